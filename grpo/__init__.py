@@ -1,0 +1,1 @@
+"""A GRPO trainer for language models and the layered test matrix that keeps it right."""

@@ -1,0 +1,51 @@
+"""`policy.generation.*`: the engine that samples completions."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from grpo.config.schema.base import Section
+
+
+class VllmCfg(Section):
+    tensor_parallel_size: int = Field(1, gt=0)
+    gpu_memory_utilization: float = Field(0.6, gt=0, le=1)
+    max_model_len: int | None = Field(None, gt=0, description="null: policy.max_total_sequence_length")
+    enforce_eager: bool = False
+    kv_cache_memory_bytes: int | None = Field(None, gt=0, description="fixed KV cache size; null: by gpu_memory_utilization")
+    max_num_seqs: int | None = Field(None, gt=0, description="null: the engine's default")
+
+
+class ColocatedResources(Section):
+    gpus_per_node: int | None = Field(None, gt=0)
+    num_nodes: int | None = Field(None, gt=0)
+
+
+class Colocated(Section):
+    """Whether policy and engine share GPUs; if not, what the engine gets."""
+
+    enabled: bool = True
+    resources: ColocatedResources = ColocatedResources()
+
+
+class ValidationSampling(Section):
+    """Sampling of validation completions. Temperature 0 is greedy."""
+
+    temperature: float = Field(0.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int | None = Field(None, gt=0)
+    max_new_tokens: int | None = Field(None, gt=0, description="null: policy.generation.max_new_tokens")
+
+
+class Generation(Section):
+    backend: Literal["vllm", "hf"] = "vllm"
+    max_new_tokens: int | None = Field(None, gt=0, description="null: policy.max_total_sequence_length")
+    min_new_tokens: int = Field(0, ge=0, description="end of sequence is not sampled before this many; benchmarks pin lengths with it")
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    stop_token_ids: list[int] | None = Field(None, description="besides the tokenizer's end of sequence")
+    stop_strings: list[str] | None = None
+    validation: ValidationSampling = ValidationSampling()
+    vllm_cfg: VllmCfg = VllmCfg()
+    colocated: Colocated = Colocated()

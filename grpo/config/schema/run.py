@@ -1,0 +1,45 @@
+"""`checkpointing.*`, `logger.*`, `cluster.*`: what surrounds the training."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from grpo.config.schema.base import Section
+
+
+class Checkpointing(Section):
+    enabled: bool = True
+    checkpoint_dir: str | None = Field(None, description="null: `checkpoints` in the run directory")
+    save_period: int = Field(10, gt=0, description="steps")
+    keep_latest: int = Field(1, gt=0)
+    keep_top_k: int = Field(3, ge=0, description="best by metric_name, besides the latest")
+    metric_name: str = Field("validation/accuracy", description="of metrics.jsonl")
+    higher_is_better: bool = True
+    save_at_end: bool = True
+
+
+class WandbCfg(Section):
+    project: str = "grpo"
+    name: str | None = None
+
+
+class MlflowCfg(Section):
+    experiment_name: str = "grpo"
+    run_name: str | None = None
+
+
+class Logger(Section):
+    log_dir: str = Field("runs/grpo", description="the run directory")
+    tensorboard_enabled: bool = True
+    wandb_enabled: bool = False
+    wandb: WandbCfg = WandbCfg()
+    mlflow_enabled: bool = False
+    mlflow: MlflowCfg = MlflowCfg()
+    num_val_samples_to_print: int = Field(0, ge=0, description="validation samples written to samples.jsonl and the console")
+
+
+class Cluster(Section):
+    num_nodes: int = Field(1, gt=0)
+    gpus_per_node: int = Field(1, ge=0, description="0 runs on the CPU")
+    cpu_threads: int | None = Field(None, gt=0, description="torch threads of a CPU run; null: the cores that this process may use")
+    launcher: Literal["in_process"] = "in_process"

@@ -1,0 +1,65 @@
+"""What a rollout source gives the trainer: completions with everything that training needs to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from grpo.batching.batch import Batch
+from grpo.data.prompt import Prompt
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What an engine sampled for one request. `token_ids` includes the end-of-sequence token when it was sampled."""
+
+    token_ids: list[int]
+    logprobs: list[float]  # of the distribution that was sampled from, one a token
+    finish_reason: FinishReason
+    weight_version: int
+
+    def __post_init__(self) -> None:
+        if len(self.token_ids) != len(self.logprobs):
+            raise ValueError(f"{len(self.token_ids)} tokens but {len(self.logprobs)} log-probs: the engine lost some")
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One completion of one prompt, scored. A reward of None is a sample that could not be scored: it is dropped."""
+
+    group_id: int  # completions of one drawing of one prompt
+    prompt: Prompt
+    completion: Completion
+    text: str
+    raw_reward: float | None  # the verifier's word
+    reward: float | None  # after scaling and shaping; what advantages are made of
+
+    @property
+    def truncated(self) -> bool:
+        return self.completion.finish_reason == "length"
+
+
+def to_batch(trajectories: Sequence[Trajectory], *, overlong_filtering: bool) -> Batch:
+    """Lay trajectories end to end. Unscored ones, and truncated ones under overlong filtering, get an all-false mask."""
+    tokens: list[int] = []
+    mask: list[bool] = []
+    logprobs: list[float] = []
+    lengths: list[int] = []
+    for trajectory in trajectories:
+        prompt, completion = trajectory.prompt.token_ids, trajectory.completion
+        trained = trajectory.reward is not None and not (overlong_filtering and trajectory.truncated)
+        tokens += [*prompt, *completion.token_ids]
+        mask += [False] * len(prompt) + [trained] * len(completion.token_ids)
+        logprobs += [0.0] * len(prompt) + completion.logprobs
+        lengths.append(len(prompt) + len(completion.token_ids))
+    return Batch(
+        tokens=torch.tensor(tokens, dtype=torch.int64),
+        lengths=torch.tensor(lengths, dtype=torch.int64),
+        mask=torch.tensor(mask, dtype=torch.bool),
+        generation_logprobs=torch.tensor(logprobs, dtype=torch.float32),
+    )

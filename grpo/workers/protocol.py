@@ -1,0 +1,89 @@
+"""What the trainer asks of its workers. Implementations know nothing of Ray, of the loop or of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from grpo.batching.batch import Batch
+from grpo.rollout.trajectory import Completion
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How completions are sampled. Log-probs returned are of exactly this distribution."""
+
+    max_new_tokens: int
+    temperature: float = 1.0  # 0: greedy
+    top_p: float = 1.0
+    top_k: int | None = None
+    min_new_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()  # the tokenizer's end of sequence among them
+    stop_strings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """One optimizer update. `metrics` are final values over the global batch, by the names of `grpo.algorithm`."""
+
+    metrics: Mapping[str, float]
+    trained_tokens: int
+
+
+class Policy(Protocol):
+    """The trained model with its optimizer and, where a KL term asks for one, its reference."""
+
+    def logprobs(self, batch: Batch) -> Tensor:
+        """[T] float32 on the CPU: log-probs of the batch's tokens under the current weights, 0 where the mask is false."""
+        ...
+
+    def reference_logprobs(self, batch: Batch) -> Tensor:
+        """The same under the reference policy."""
+        ...
+
+    def train(self, batch: Batch) -> UpdateResult:
+        """One forward, backward and optimizer update on the whole batch, cut into micro-batches."""
+        ...
+
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights under Hugging Face names, one at a time, tied ones once."""
+        ...
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that a resume needs: tensors (weights, optimizer) by name, and JSON values (schedule, counters)."""
+        ...
+
+    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        ...
+
+
+class Generator(Protocol):
+    """The engine that samples."""
+
+    weight_version: int
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
+        """Sample `num_completions` for each prompt; `seeds` holds one seed a prompt. Same seed and weights: same tokens."""
+        ...
+
+    def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
+        """Replace all weights. Raises if a name is missing, unknown or of another shape; cached prefixes are dropped."""
+        ...
+
+    def sleep(self) -> None:
+        """Give back what the engine holds on the device while it is not needed."""
+        ...
+
+    def wake(self) -> None:
+        """Be ready to `generate` again."""
+        ...
+
+    def shutdown(self) -> None:
+        """End every process and free every resource of the engine."""
+        ...
