@@ -1,0 +1,121 @@
+"""Every task of the project. `nox -l` lists them; plain `nox` checks what a change needs before it is pushed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.sessions = ["lint", "unit"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = True
+
+ROOT = Path(__file__).parent
+LOCKS = ROOT / "ci" / "locks"
+ENVIRONMENTS = ROOT / ".nox"
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def environment(session: nox.Session, stack: str) -> Path:
+    """The `bin` folder of the stack's environment, made or brought up to date if its lock has changed.
+
+    Sessions share one environment a stack (nox would make one a session, a gigabyte each).
+    """
+    lock_file, folder = LOCKS / f"{stack}.txt", ENVIRONMENTS / f"env-{stack}"
+    bin_, stamp = folder / "bin", folder / "installed.sha256"
+    python = str(bin_ / "python")
+    wanted = hashlib.sha256(lock_file.read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return bin_
+    session.run(sys.executable, "-m", "venv", "--clear", str(folder), external=True)
+    pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+    session.run(*pip, "--no-deps", "--require-hashes", "-r", str(lock_file), external=True)
+    # Where the index has only a CUDA build of this torch, its libraries are missing still; elsewhere this adds nothing.
+    torch = re.search(r"^torch==(\S+)", lock_file.read_text(), re.MULTILINE)
+    assert torch, lock_file
+    session.run(*pip, f"torch=={torch[1]}", external=True)
+    session.run(*pip, "--no-deps", "-e", ".", external=True)
+    stamp.write_text(wanted)
+    return bin_
+
+
+def run_in(session: nox.Session, stack: str, command: str, *arguments: str, env: dict[str, str] | None = None) -> None:
+    """Run a command of the stack's environment."""
+    session.run(str(environment(session, stack) / command), *arguments, env=env, external=True)
+
+
+@nox.session(venv_backend="none")
+def lint(session: nox.Session) -> None:
+    """Format, lint and type checks (ruff, mypy strict)."""
+    run_in(session, "core", "ruff", "format", "--check", ".")
+    run_in(session, "core", "ruff", "check", ".")
+    run_in(session, "core", "mypy")
+
+
+@nox.session(venv_backend="none")
+def unit(session: nox.Session) -> None:
+    """Unit tests: no Ray, no vLLM, no GPU. Arguments go to pytest."""
+    run_in(session, "core", "pytest", "-n", "2", *(session.posargs or ["tests/unit"]), env=ONE_THREAD)
+
+
+@nox.session(venv_backend="none")
+def functional(session: nox.Session) -> None:
+    """Functional tests on the CPU with the real vLLM, Ray and datasets (installs 2.7 GB). Arguments go to pytest."""
+    selected = session.posargs or ["tests/functional"]
+    run_in(session, "cpu", "pytest", "-n", "2", "--dist", "worksteal", *selected, env=ONE_THREAD)
+
+
+@nox.session(venv_backend="none")
+def train(session: nox.Session) -> None:
+    """The main job: train a tiny model from random weights on this machine's CPU, and report. Arguments go to grpo train."""
+    arguments = ["train", "tiny", "--fresh", "--require-learning", "logger.log_dir=runs/train", *session.posargs]
+    run_in(session, "core", "grpo", *arguments)
+
+
+@nox.session(venv_backend="none")
+def bench(session: nox.Session) -> None:
+    """Speed against something else in the same go: `nox -s bench -- peers` (TRL, two environments)."""
+    if session.posargs[:1] != ["peers"]:
+        session.error("which benchmark? there is: peers")
+    ours, theirs = (environment(session, stack) / "python" for stack in ("cpu", "peers"))
+    run_in(session, "cpu", "python", "benchmarks/peers.py", "--ours", str(ours), "--theirs", str(theirs), *session.posargs[1:])
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Regenerate the hashed locks under ci/locks, one a stack. `-- --upgrade` takes the newest versions."""
+    session.install("uv")
+    compile_ = ["uv", "pip", "compile", "--generate-hashes", "--quiet", "--custom-compile-command", "nox -s lock"]
+    universal = ["--universal", "--python-version", "3.11", "--override", "ci/locks/overrides.txt"]
+    extras = {
+        "cpu": ["cpu", "megatron", "data", "tasks", "test"],
+        "core": ["test", "lint"],
+        "cuda": ["vllm", "megatron", "data", "tasks", "test"],
+    }
+    for stack, names in extras.items():
+        wanted = [part for name in names for part in ("--extra", name)]
+        platform = ["--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_28"] if stack == "cuda" else universal
+        same_versions = ["--constraint", "ci/locks/cpu.txt"] if stack == "core" else []
+        output = ["--output-file", f"ci/locks/{stack}.txt", "pyproject.toml"]
+        session.run(*compile_, *platform, *wanted, *same_versions, *session.posargs, *output)
+    session.run(*compile_, *universal, *session.posargs, "--output-file", "ci/locks/peers.txt", "ci/locks/peers.in")
+    for stack in ("cpu", "core", "peers"):
+        allow_local_torch_builds(LOCKS / f"{stack}.txt")
+
+
+def allow_local_torch_builds(lock_file: Path) -> None:
+    """Add the hashes of torch's CPU wheels in PIP_FIND_LINKS, which the index does not carry, to a lock."""
+    text = lock_file.read_text()
+    pin = re.search(r"^torch==(\S+) \\\n", text, re.MULTILINE)
+    assert pin, lock_file
+    for folder in os.environ.get("PIP_FIND_LINKS", "").split():
+        for wheel in sorted(Path(folder).glob(f"torch-{pin[1]}+cpu-*.whl")):
+            line = f"    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()} \\\n"
+            if line not in text:
+                text = text.replace(pin[0], pin[0] + line)
+    lock_file.write_text(text)
