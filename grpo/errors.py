@@ -36,3 +36,7 @@ class RewardError(GrpoError):
 
 class GenerationError(GrpoError):
     """An engine that cannot be started or returned what it must not."""
+
+
+class TelemetryError(GrpoError):
+    """A run directory that cannot be used, written or read, or a logger that cannot be started."""

@@ -1,0 +1,16 @@
+"""The kinds of line in events.jsonl."""
+
+from typing import Literal
+
+EventKind = Literal[
+    "started",  # by RunDirectory
+    "resumed",  # by RunDirectory: step, discarded_metrics, discarded_samples, earlier_config
+    "ended",  # by RunDirectory: state, reason, exit_code, step
+    "checkpoint",  # step, path
+    "checkpoint_refused",  # path, reason
+    "validation",  # step
+    "warning",  # message, step
+    "stop_requested",  # reason, step
+    "reward_failure",  # step, count, reason
+]
+"""Times of the events are seconds since 1970."""
