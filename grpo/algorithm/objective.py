@@ -1,0 +1,176 @@
+"""The whole objective of one micro-batch: policy term, KL term, entropy bonus, and every metric of the update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpo.algorithm import diagnostics
+from grpo.algorithm.aggregation import Aggregation, Denominators, aggregate, token_weights, trained_tokens
+from grpo.algorithm.importance import CorrectionKind, ImportanceWeights, importance_weights
+from grpo.algorithm.kl import KLKind, kl_estimates, on_policy_gradient
+from grpo.algorithm.loss import LossKind, PolicyLoss, policy_loss
+from grpo.algorithm.metrics import MetricSums
+from grpo.algorithm.segments import spread
+
+__all__ = ["Denominators", "Objective", "ObjectiveOptions", "TokenValues", "objective"]
+
+
+@dataclass(frozen=True)
+class ObjectiveOptions:
+    """Plain values, every null resolved. None: the option is off, or its kind does not use it."""
+
+    kind: LossKind = "clipped"
+    ratio_clip_min: float = 0.2
+    ratio_clip_max: float = 0.2
+    ratio_clip_c: float | None = None
+    force_on_policy_ratio: bool = False
+    aggregation: Aggregation = "token_mean"  # GSPO always takes seq_mean_token_mean
+    aggregation_norm_length: float | None = None
+    entropy_coef: float = 0.0
+    kl_penalty: float = 0.01
+    kl_kind: KLKind = "k3"
+    kl_in_loss: bool = True
+    kl_on_policy_gradient: bool = True
+    kl_input_clamp: float | None = 20.0
+    kl_output_clamp: float | None = 10.0
+    use_correction: bool = False
+    correction_kind: CorrectionKind = "token"
+    correction_cap: float = 2.0
+    correction_min: float | None = None
+    correction_max: float | None = None
+
+
+@dataclass(frozen=True)
+class TokenValues:
+    """One micro-batch: T tokens of b sequences. Where the mask is false any per-token value may hold anything."""
+
+    logprobs: Tensor  # [T] float32 or float64, requires grad
+    mask: Tensor  # [T] bool, true on trained tokens
+    sequence_ids: Tensor  # [T] int64 in [0, b)
+    num_sequences: int
+    advantages: Tensor  # [b] float32
+    generation_logprobs: Tensor  # [T]
+    old_logprobs: Tensor | None = None  # [T]; None exactly with force_on_policy_ratio: then sg(logprobs)
+    reference_logprobs: Tensor | None = None  # [T]; needed for a KL term in the loss, else only reported
+    entropy: Tensor | None = None  # [T], exact entropy of softmax(z / T); needed for an entropy bonus, else only reported
+
+
+@dataclass(frozen=True)
+class Objective:
+    loss: Tensor  # scalar; the sum over micro-batches is the loss of the optimizer batch
+    metrics: MetricSums
+
+
+def objective(values: TokenValues, options: ObjectiveOptions, denominators: Denominators) -> Objective:
+    """Loss and metrics of one micro-batch. Raises ValueError where the options need a value that is missing.
+
+    loss = sum over tokens of weight x (w x (policy loss + kl_penalty x KL) - entropy_coef x entropy).
+
+    The importance weight w multiplies the KL term as well as the policy term: both are estimates of an expectation over
+    the trainer's policy from tokens that the engine sampled, so both need the same change of measure, and a token whose
+    weight is 0 is distrusted in both. The entropy is not weighted: it is exact given the tokens before it, and a
+    weight on the token after it, whose expectation is 1, would only add noise.
+    """
+    mask, ids, count = values.mask, values.sequence_ids, values.num_sequences
+    old = _old_logprobs(values, options)
+    sequence_tokens = trained_tokens(mask, ids, count)
+    policy = policy_loss(
+        values.logprobs, old, _token_advantages(values), mask, ids, sequence_tokens,
+        kind=options.kind, clip_min=options.ratio_clip_min, clip_max=options.ratio_clip_max,
+        dual_clip=options.ratio_clip_c,
+    )  # fmt: skip
+    importance = importance_weights(
+        old, values.generation_logprobs, mask, ids, sequence_tokens,
+        kind=options.correction_kind, cap=options.correction_cap,
+        minimum=options.correction_min, maximum=options.correction_max,
+    )  # fmt: skip
+    weights = token_weights(
+        mask, ids, sequence_tokens, denominators, kind=effective_aggregation(options),
+        norm_length=options.aggregation_norm_length, dtype=values.logprobs.dtype,
+    )  # fmt: skip
+    corrected = weights * importance.weights if options.use_correction else weights
+    kl = _kl(values, options)
+    parts = {"policy_loss": aggregate(policy.losses, corrected)}
+    if options.kl_in_loss and options.kl_penalty != 0:
+        if kl is None:
+            raise ValueError(f"kl_penalty {options.kl_penalty} in the loss needs reference_logprobs")
+        term = on_policy_gradient(kl, values.logprobs, mask) if options.kl_on_policy_gradient else kl
+        parts["kl_loss"] = options.kl_penalty * aggregate(term, corrected)
+    if options.entropy_coef != 0:
+        if values.entropy is None:
+            raise ValueError(f"entropy_coef {options.entropy_coef} needs the entropy of every token")
+        parts["entropy_loss"] = -options.entropy_coef * aggregate(torch.where(mask, values.entropy, 0.0), weights)
+    loss = torch.stack(list(parts.values())).sum()
+    return Objective(loss, _metrics(values, old, sequence_tokens, policy, importance, kl, {"loss": loss, **parts}))
+
+
+def effective_aggregation(options: ObjectiveOptions) -> Aggregation:
+    """GSPO's ratio belongs to a sequence, so its loss is a mean over sequences whatever the options say."""
+    return "seq_mean_token_mean" if options.kind == "gspo" else options.aggregation
+
+
+def _old_logprobs(values: TokenValues, options: ObjectiveOptions) -> Tensor:
+    if options.force_on_policy_ratio != (values.old_logprobs is None):
+        raise ValueError("old_logprobs must be None exactly with force_on_policy_ratio")
+    return values.logprobs.detach() if values.old_logprobs is None else values.old_logprobs
+
+
+def _token_advantages(values: TokenValues) -> Tensor:
+    with torch.no_grad():
+        return torch.where(values.mask, spread(values.advantages.to(values.logprobs.dtype), values.sequence_ids), 0.0)
+
+
+def _kl(values: TokenValues, options: ObjectiveOptions) -> Tensor | None:
+    if values.reference_logprobs is None:
+        return None
+    return kl_estimates(
+        values.logprobs, values.reference_logprobs, values.mask,
+        kind=options.kl_kind, input_clamp=options.kl_input_clamp, output_clamp=options.kl_output_clamp,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def _metrics(
+    values: TokenValues,
+    old: Tensor,
+    sequence_tokens: Tensor,
+    policy: PolicyLoss,
+    importance: ImportanceWeights,
+    kl: Tensor | None,
+    losses: dict[str, Tensor],
+) -> MetricSums:
+    mask = values.mask
+    differences = diagnostics.logprob_differences(old, values.generation_logprobs, mask)
+    errors = diagnostics.mult_prob_error(differences)
+    rows = {
+        "trained_tokens": mask,
+        "probs_ratio": policy.ratios,
+        "clip_fraction": policy.clipped,
+        "approx_entropy": diagnostics.approx_entropy(values.logprobs, values.generation_logprobs, mask),
+        "token_mult_prob_error": errors,
+        "logprob_difference": differences.abs(),
+        "gen_kl_error": diagnostics.gen_kl_error(differences),
+        "sampling_importance_ratio": importance.weights,
+        "nonfinite_importance_weights": importance.nonfinite,
+    }
+    if importance.outside is not None:
+        rows["is_oob_ratio"] = importance.outside
+    if kl is not None:
+        rows["kl_penalty"] = kl
+    if values.entropy is not None:
+        rows["entropy"] = values.entropy
+    sums = {name: loss.detach().double() for name, loss in losses.items()} | diagnostics.token_sums(rows, mask)
+    sums["trained_sequences"] = (sequence_tokens > 0).sum().double()
+    if importance.outside_sequences is not None:
+        sums["is_oob_sequence_ratio"] = importance.outside_sequences.sum().double()
+    return MetricSums(
+        sums,
+        maxima={"probs_ratio_max": torch.where(mask, policy.ratios, -torch.inf).amax()},
+        minima={"probs_ratio_min": torch.where(mask, policy.ratios, torch.inf).amin()},
+        sequence_values={
+            "token_mult_prob_error": diagnostics.sequence_means(errors, mask, values.sequence_ids, sequence_tokens)
+        },
+    )
