@@ -1,0 +1,89 @@
+"""AdamW over the master weights, with names that survive a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from grpo.errors import CheckpointError
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+class NamedAdamW:
+    """torch.optim.AdamW whose state goes in and out by parameter name."""
+
+    def __init__(
+        self, module: nn.Module, *, lr: float, betas: Sequence[float], eps: float, weight_decay: float
+    ) -> None:
+        self._parameters = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        self._peak = lr
+        self._adamw = torch.optim.AdamW(
+            list(self._parameters.values()),
+            lr=lr,
+            betas=(betas[0], betas[1]),
+            eps=eps,
+            weight_decay=weight_decay,
+            fused=True,
+        )
+
+    def clip(self, max_norm: float | None) -> float:
+        """Scale the gradients down to `max_norm` where their global 2-norm is above it; the norm before that."""
+        gradients = [each.grad for each in self._parameters.values() if each.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        value = float(norm)
+        if max_norm is not None and value > max_norm:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), max_norm, norm)
+        return value
+
+    def step(self, learning_rate: float) -> None:
+        """Update the weights and let go of the gradients."""
+        self._adamw.param_groups[0]["lr"] = learning_rate
+        self._adamw.step()
+        self.zero_grad()
+
+    def zero_grad(self) -> None:
+        self._adamw.zero_grad(set_to_none=True)
+
+    def non_finite(self) -> list[str]:
+        """Names of the parameters whose gradients hold a NaN or an infinity."""
+        return [
+            name for name, each in self._parameters.items() if each.grad is not None and not each.grad.isfinite().all()
+        ]
+
+    def state(self) -> dict[str, Tensor]:
+        """`<parameter>.<moment>` for each moment; empty before the first step. The tensors are the live ones."""
+        return {
+            f"{name}.{moment}": self._adamw.state[parameter][moment]
+            for name, parameter in self._parameters.items()
+            if parameter in self._adamw.state
+            for moment in MOMENTS
+        }
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what `state` gave.
+
+        Raises:
+            CheckpointError: a moment is missing, unknown or of another shape than its parameter.
+        """
+        expected = {f"{name}.{moment}" for name in self._parameters for moment in MOMENTS}
+        if tensors and set(tensors) != expected:
+            odd = sorted(set(tensors) ^ expected)
+            raise CheckpointError(f"optimizer state does not fit this model: {len(odd)} names differ, the first is {odd[0]}")
+        self._adamw.state.clear()
+        for name, parameter in self._parameters.items():
+            if not tensors:
+                continue
+            state = {moment: tensors[f"{name}.{moment}"] for moment in MOMENTS}
+            for moment in MOMENTS[1:]:
+                if state[moment].shape != parameter.shape:
+                    raise CheckpointError(
+                        f"optimizer state {name}.{moment} has shape {list(state[moment].shape)}, the parameter "
+                        f"{list(parameter.shape)}"
+                    )
+            # Clones: a step tensor that two parameters share would count twice.
+            self._adamw.state[parameter] = {
+                moment: value.detach().to(parameter.device, torch.float32, copy=True) for moment, value in state.items()
+            }

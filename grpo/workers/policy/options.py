@@ -1,0 +1,48 @@
+"""From the configuration to the plain values that pure functions take."""
+
+from __future__ import annotations
+
+from grpo.algorithm.objective import ObjectiveOptions
+from grpo.batching.micro_batches import Dynamic, Packed, Planning, Static
+from grpo.config.schema import Config, Policy
+
+
+def objective_options(config: Config) -> ObjectiveOptions:
+    """`loss_fn.*` of a resolved configuration."""
+    loss = config.loss_fn
+    return ObjectiveOptions(
+        kind=loss.kind,
+        ratio_clip_min=loss.ratio_clip_min,
+        ratio_clip_max=loss.ratio_clip_max,
+        ratio_clip_c=loss.ratio_clip_c,
+        force_on_policy_ratio=loss.force_on_policy_ratio,
+        aggregation=loss.aggregation,
+        aggregation_norm_length=loss.aggregation_norm_length,
+        entropy_coef=loss.entropy_coef,
+        kl_penalty=loss.reference_policy_kl_penalty,
+        kl_kind=loss.reference_policy_kl_type,
+        kl_in_loss=loss.reference_policy_kl_in == "loss",
+        kl_on_policy_gradient=loss.kl_on_policy_gradient,
+        kl_input_clamp=loss.kl_input_clamp_value,
+        kl_output_clamp=loss.kl_output_clamp_value,
+        use_correction=loss.use_importance_sampling_correction,
+        correction_kind=loss.importance_sampling_correction_type,
+        correction_cap=loss.truncated_importance_sampling_ratio,
+        correction_min=loss.importance_sampling_ratio_min,
+        correction_max=loss.importance_sampling_ratio_max,
+    )
+
+
+def planning(policy: Policy, *, training: bool) -> Planning:
+    """How the training pass, or the log-prob pass, cuts a batch into micro-batches."""
+    rows = policy.train_micro_batch_size if training else policy.logprob_batch_size
+    default = policy.max_total_sequence_length * rows
+    if policy.sequence_packing.enabled:
+        packing = policy.sequence_packing
+        tokens = packing.train_mb_tokens if training else packing.logprob_mb_tokens
+        return Packed(tokens or default, packing.algorithm)
+    if policy.dynamic_batching.enabled:
+        dynamic = policy.dynamic_batching
+        tokens = dynamic.train_mb_tokens if training else dynamic.logprob_mb_tokens
+        return Dynamic(tokens or default, dynamic.sequence_length_round)
+    return Static(rows)

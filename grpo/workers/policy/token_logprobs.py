@@ -1,0 +1,134 @@
+"""Log-probs of chosen tokens from hidden states, without logits for all tokens at once.
+
+log_softmax(hidden @ weight.T / temperature) at the chosen token, and the exact entropy of that distribution. Tokens are
+taken in chunks; the backward pass makes a chunk's logits again. A call that fits one chunk keeps its log-softmax, which
+is what dense code would keep, and makes nothing twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+DEFAULT_CHUNK_BYTES = 32 << 20  # float32 logits that exist at once where `policy.logprob_chunk_size` is null
+
+
+class TokenLogprobs(NamedTuple):
+    logprobs: Tensor  # [N] float32
+    entropy: Tensor | None  # [N] float32
+
+
+def default_chunk_size(vocab_size: int) -> int:
+    """Tokens whose float32 logits take about 32 MiB."""
+    return max(1, DEFAULT_CHUNK_BYTES // (4 * vocab_size))
+
+
+def token_logprobs(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk_size: int | None = None,
+    with_entropy: bool = False,
+) -> TokenLogprobs:
+    """Log-probs of `targets` under softmax(hidden @ weight.T / temperature), with gradients for `hidden` and `weight`.
+
+    hidden [N, H] of the compute dtype; weight [V, H] of the same or a wider dtype (it is rounded to the compute dtype for
+    the products, its gradient is accumulated in float32 or wider and returned in its own dtype); targets [N] int64.
+    Log-softmax and entropy are float32, or float64 where `hidden` is. At most `chunk_size` tokens (null: about 32 MiB of
+    float32) have logits in existence at any time, forward and backward.
+    """
+    chunk = default_chunk_size(weight.shape[0]) if chunk_size is None else chunk_size
+    logprobs, entropy = _TokenLogprobs.apply(hidden, weight, targets, temperature, chunk, with_entropy)
+    return TokenLogprobs(logprobs, entropy)
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int, with_entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        rounded = weight.to(hidden.dtype)
+        count = hidden.shape[0]
+        logprobs = torch.empty(count, dtype=wide, device=hidden.device)
+        entropy = torch.empty_like(logprobs) if with_entropy else None
+        log_p: Tensor | None = None
+        for start in range(0, count, chunk):
+            rows = slice(start, start + chunk)
+            log_p = _log_softmax(hidden[rows], rounded, temperature, wide)
+            torch.gather(log_p, 1, targets[rows, None], out=logprobs[rows, None])
+            if entropy is not None:
+                entropy[rows] = _entropy(log_p)
+        kept = log_p if count <= chunk and (hidden.requires_grad or weight.requires_grad) else None
+        ctx.save_for_backward(hidden, weight, targets, entropy, kept)
+        ctx.temperature, ctx.chunk = temperature, chunk
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        grad_logprobs, grad_entropy = grads
+        hidden, weight, targets, entropy, kept = ctx.saved_tensors
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        rounded = weight.to(hidden.dtype)
+        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if ctx.needs_input_grad[1] else None
+        for start in range(0, hidden.shape[0], ctx.chunk):
+            rows = slice(start, start + ctx.chunk)
+            log_p = kept if kept is not None else _log_softmax(hidden[rows], rounded, ctx.temperature, wide)
+            grad_logits = _grad_logits(
+                log_p,
+                targets[rows],
+                None if grad_logprobs is None else grad_logprobs[rows] / ctx.temperature,
+                None if grad_entropy is None else grad_entropy[rows] / ctx.temperature,
+                None if entropy is None else entropy[rows],
+            )
+            del log_p
+            if grad_weight is not None:
+                _add_weight_grad(grad_weight, grad_logits, hidden[rows])
+            if grad_hidden is not None:
+                torch.mm(grad_logits.to(hidden.dtype), rounded, out=grad_hidden[rows])
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None, None
+
+
+def _log_softmax(hidden: Tensor, weight: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+    logits = hidden @ weight.T
+    if temperature != 1.0:
+        logits = logits.to(dtype).div_(temperature)
+    return torch.log_softmax(logits, dim=-1, dtype=dtype)
+
+
+def _entropy(log_p: Tensor) -> Tensor:
+    return torch.linalg.vecdot(log_p.exp(), log_p).neg_()
+
+
+def _grad_logits(
+    log_p: Tensor, targets: Tensor, grad_logprobs: Tensor | None, grad_entropy: Tensor | None, entropy: Tensor | None
+) -> Tensor:
+    """[N, V]: grad_logprobs (onehot - p) - grad_entropy p (log p + entropy)."""
+    grad = log_p.exp()
+    if grad_entropy is not None and entropy is not None:
+        # p * (-(g_l + g_e entropy) - g_e log p)
+        constant = grad_entropy * entropy
+        if grad_logprobs is not None:
+            constant = constant + grad_logprobs
+        grad.mul_(torch.addcmul(constant[:, None], log_p, grad_entropy[:, None]).neg_())
+    elif grad_logprobs is not None:
+        grad.mul_(grad_logprobs[:, None].neg())
+    else:
+        return grad.zero_()
+    if grad_logprobs is not None:
+        grad.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
+    return grad
+
+
+def _add_weight_grad(total: Tensor, grad_logits: Tensor, hidden: Tensor) -> None:
+    if hidden.dtype == total.dtype:
+        total.addmm_(grad_logits.T, hidden)
+    elif hidden.is_cuda:
+        total += torch.mm(grad_logits.to(hidden.dtype).T, hidden, out_dtype=total.dtype)
+    else:
+        total.addmm_(grad_logits.T, hidden.to(total.dtype))
