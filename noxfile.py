@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import sys
 from pathlib import Path
@@ -34,11 +33,12 @@ def environment(session: nox.Session, stack: str) -> Path:
         return bin_
     session.run(sys.executable, "-m", "venv", "--clear", str(folder), external=True)
     pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-    session.run(*pip, "--no-deps", "--require-hashes", "-r", str(lock_file), external=True)
-    # Where the index has only a CUDA build of this torch, its libraries are missing still; elsewhere this adds nothing.
+    # First and with what it depends on, since pip's settings decide between a CPU and a CUDA build (4 GB of libraries),
+    # and with --require-hashes pip would always take the index's.
     torch = re.search(r"^torch==(\S+)", lock_file.read_text(), re.MULTILINE)
     assert torch, lock_file
     session.run(*pip, f"torch=={torch[1]}", external=True)
+    session.run(*pip, "--no-deps", "--require-hashes", "-r", str(lock_file), external=True)
     session.run(*pip, "--no-deps", "-e", ".", external=True)
     stamp.write_text(wanted)
     return bin_
@@ -83,7 +83,17 @@ def bench(session: nox.Session) -> None:
     if session.posargs[:1] != ["peers"]:
         session.error("which benchmark? there is: peers")
     ours, theirs = (environment(session, stack) / "python" for stack in ("cpu", "peers"))
-    run_in(session, "cpu", "python", "benchmarks/peers.py", "--ours", str(ours), "--theirs", str(theirs), *session.posargs[1:])
+    run_in(
+        session,
+        "cpu",
+        "python",
+        "benchmarks/peers.py",
+        "--ours",
+        str(ours),
+        "--theirs",
+        str(theirs),
+        *session.posargs[1:],
+    )
 
 
 @nox.session
@@ -99,23 +109,10 @@ def lock(session: nox.Session) -> None:
     }
     for stack, names in extras.items():
         wanted = [part for name in names for part in ("--extra", name)]
-        platform = ["--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_28"] if stack == "cuda" else universal
+        platform = (
+            ["--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_28"] if stack == "cuda" else universal
+        )
         same_versions = ["--constraint", "ci/locks/cpu.txt"] if stack == "core" else []
         output = ["--output-file", f"ci/locks/{stack}.txt", "pyproject.toml"]
         session.run(*compile_, *platform, *wanted, *same_versions, *session.posargs, *output)
     session.run(*compile_, *universal, *session.posargs, "--output-file", "ci/locks/peers.txt", "ci/locks/peers.in")
-    for stack in ("cpu", "core", "peers"):
-        allow_local_torch_builds(LOCKS / f"{stack}.txt")
-
-
-def allow_local_torch_builds(lock_file: Path) -> None:
-    """Add the hashes of torch's CPU wheels in PIP_FIND_LINKS, which the index does not carry, to a lock."""
-    text = lock_file.read_text()
-    pin = re.search(r"^torch==(\S+) \\\n", text, re.MULTILINE)
-    assert pin, lock_file
-    for folder in os.environ.get("PIP_FIND_LINKS", "").split():
-        for wheel in sorted(Path(folder).glob(f"torch-{pin[1]}+cpu-*.whl")):
-            line = f"    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()} \\\n"
-            if line not in text:
-                text = text.replace(pin[0], pin[0] + line)
-    lock_file.write_text(text)

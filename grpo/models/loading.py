@@ -65,7 +65,9 @@ def load_model(
         raise ModelError(f"{folder}: the weights cannot be read: {error}") from error
     missing = sorted(report["missing_keys"])
     if missing:
-        raise ModelError(f"{folder}: {len(missing)} weights are missing from the safetensors, the first is {missing[0]}")
+        raise ModelError(
+            f"{folder}: {len(missing)} weights are missing from the safetensors, the first is {missing[0]}"
+        )
     return model.eval()  # type: ignore[no-any-return]
 
 

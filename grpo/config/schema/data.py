@@ -9,7 +9,9 @@ from grpo.config.schema.base import Section
 
 class DatasetBase(Section):
     env_name: str | None = Field(None, description="key of `env` that scores this dataset; null: data.default.env_name")
-    prompt_template: str | None = Field(None, description="'{field}' and '{field[key]}' of the record; null: the prompt column")
+    prompt_template: str | None = Field(
+        None, description="'{field}' and '{field[key]}' of the record; null: the prompt column"
+    )
     max_samples: int | None = Field(None, gt=0, description="first N records only")
 
 
@@ -70,8 +72,12 @@ class Data(Section):
     validation: Dataset | None = None
     default: DataDefault = DataDefault()
     shuffle: bool = True
-    max_input_seq_length: int | None = Field(None, gt=0, description="prompt tokens; null: what leaves room for one new token")
-    overlong_prompts: Literal["drop", "error"] = Field("drop", description="prompts over the limit: dropped and counted, or refused")
+    max_input_seq_length: int | None = Field(
+        None, gt=0, description="prompt tokens; null: what leaves room for one new token"
+    )
+    overlong_prompts: Literal["drop", "error"] = Field(
+        "drop", description="prompts over the limit: dropped and counted, or refused"
+    )
 
 
 class Env(Section):

@@ -12,7 +12,9 @@ class VllmCfg(Section):
     gpu_memory_utilization: float = Field(0.6, gt=0, le=1)
     max_model_len: int | None = Field(None, gt=0, description="null: policy.max_total_sequence_length")
     enforce_eager: bool = False
-    kv_cache_memory_bytes: int | None = Field(None, gt=0, description="fixed KV cache size; null: by gpu_memory_utilization")
+    kv_cache_memory_bytes: int | None = Field(
+        None, gt=0, description="fixed KV cache size; null: by gpu_memory_utilization"
+    )
     max_num_seqs: int | None = Field(None, gt=0, description="null: the engine's default")
 
 
@@ -40,7 +42,9 @@ class ValidationSampling(Section):
 class Generation(Section):
     backend: Literal["vllm", "hf"] = "vllm"
     max_new_tokens: int | None = Field(None, gt=0, description="null: policy.max_total_sequence_length")
-    min_new_tokens: int = Field(0, ge=0, description="end of sequence is not sampled before this many; benchmarks pin lengths with it")
+    min_new_tokens: int = Field(
+        0, ge=0, description="end of sequence is not sampled before this many; benchmarks pin lengths with it"
+    )
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int | None = None

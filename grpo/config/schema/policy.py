@@ -13,7 +13,9 @@ PackingAlgorithm = Literal["first_fit_decreasing", "modified_first_fit_decreasin
 
 class Tokenizer(Section):
     name: str | None = Field(None, description="folder, shipped name or hub id; null: policy.model_name")
-    chat_template: str = Field("default", description="'default': the tokenizer's own; 'none': the prompt as it is; else a Jinja file")
+    chat_template: str = Field(
+        "default", description="'default': the tokenizer's own; 'none': the prompt as it is; else a Jinja file"
+    )
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
 
@@ -43,8 +45,12 @@ class DynamicBatching(Section):
     """Micro-batches of similar lengths, padded, under a cap of tokens."""
 
     enabled: bool = False
-    train_mb_tokens: int | None = Field(None, gt=0, description="null: max_total_sequence_length x train_micro_batch_size")
-    logprob_mb_tokens: int | None = Field(None, gt=0, description="null: max_total_sequence_length x logprob_batch_size")
+    train_mb_tokens: int | None = Field(
+        None, gt=0, description="null: max_total_sequence_length x train_micro_batch_size"
+    )
+    logprob_mb_tokens: int | None = Field(
+        None, gt=0, description="null: max_total_sequence_length x logprob_batch_size"
+    )
     sequence_length_round: int = Field(64, gt=0, description="pad widths are multiples of this")
 
 
@@ -52,8 +58,12 @@ class SequencePacking(Section):
     """Several sequences laid end to end in one row, attention kept apart."""
 
     enabled: bool = False
-    train_mb_tokens: int | None = Field(None, gt=0, description="null: max_total_sequence_length x train_micro_batch_size")
-    logprob_mb_tokens: int | None = Field(None, gt=0, description="null: max_total_sequence_length x logprob_batch_size")
+    train_mb_tokens: int | None = Field(
+        None, gt=0, description="null: max_total_sequence_length x train_micro_batch_size"
+    )
+    logprob_mb_tokens: int | None = Field(
+        None, gt=0, description="null: max_total_sequence_length x logprob_batch_size"
+    )
     algorithm: PackingAlgorithm = "modified_first_fit_decreasing"
 
 
@@ -79,22 +89,32 @@ class Schedule(Section):
 
 
 class Policy(Section):
-    model_name: str = Field(description="folder, shipped name (`grpo recipes --models`) or hub id that `grpo fetch` stored")
-    model_revision: str | None = Field(None, description="commit of the hub repository; null: the one that `grpo fetch` stored")
-    random_weights: bool = Field(False, description="build the model from its config.json with random weights from grpo.seed")
+    model_name: str = Field(
+        description="folder, shipped name (`grpo recipes --models`) or hub id that `grpo fetch` stored"
+    )
+    model_revision: str | None = Field(
+        None, description="commit of the hub repository; null: the one that `grpo fetch` stored"
+    )
+    random_weights: bool = Field(
+        False, description="build the model from its config.json with random weights from grpo.seed"
+    )
     tokenizer: Tokenizer = Tokenizer()
     precision: Precision = Field("bfloat16", description="of compute; masters, reductions and optimizer are float32")
     train_global_batch_size: int = Field(512, gt=0, description="sequences in one optimizer update")
     train_micro_batch_size: int = Field(4, gt=0)
     logprob_batch_size: int = Field(4, gt=0)
-    logprob_chunk_size: int | None = Field(None, gt=0, description="tokens whose logits exist at once; null: chosen by vocabulary")
+    logprob_chunk_size: int | None = Field(
+        None, gt=0, description="tokens whose logits exist at once; null: chosen by vocabulary"
+    )
     max_total_sequence_length: int = Field(512, gt=1)
     max_grad_norm: float | None = Field(1.0, gt=0, description="null: no clipping")
     dtensor_cfg: DTensorCfg = DTensorCfg()
     megatron_cfg: MegatronCfg = MegatronCfg()
     dynamic_batching: DynamicBatching = DynamicBatching()
     sequence_packing: SequencePacking = SequencePacking()
-    make_sequence_length_divisible_by: int | None = Field(None, gt=0, description="null: what the parallel layout needs")
+    make_sequence_length_divisible_by: int | None = Field(
+        None, gt=0, description="null: what the parallel layout needs"
+    )
     optimizer: Optimizer = Optimizer()
     scheduler: Schedule = Schedule()
     generation: Generation = Generation()

@@ -35,11 +35,15 @@ class Logger(Section):
     wandb: WandbCfg = WandbCfg()
     mlflow_enabled: bool = False
     mlflow: MlflowCfg = MlflowCfg()
-    num_val_samples_to_print: int = Field(0, ge=0, description="validation samples written to samples.jsonl and the console")
+    num_val_samples_to_print: int = Field(
+        0, ge=0, description="validation samples written to samples.jsonl and the console"
+    )
 
 
 class Cluster(Section):
     num_nodes: int = Field(1, gt=0)
     gpus_per_node: int = Field(1, ge=0, description="0 runs on the CPU")
-    cpu_threads: int | None = Field(None, gt=0, description="torch threads of a CPU run; null: the cores that this process may use")
+    cpu_threads: int | None = Field(
+        None, gt=0, description="torch threads of a CPU run; null: the cores that this process may use"
+    )
     launcher: Literal["in_process"] = "in_process"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from numbers import Number
 from typing import Any
 
 from grpo.data.template import RecordTemplate
@@ -80,7 +81,7 @@ def _is_message(message: Any) -> bool:
 def _answer(value: Any, output_key: str, where: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    if isinstance(value, int | float):  # bool too: "True"
+    if isinstance(value, Number):  # bool and Decimal too
         return str(value)
     raise DataError(f"{where}: the answer in column {output_key!r} is {_shown(value)}; wanted: a text, a number or null")
 
