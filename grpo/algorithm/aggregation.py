@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from grpo.algorithm.segments import segment_sum, spread
+from grpo.algorithm.layout import TokenLayout
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 
@@ -29,9 +29,7 @@ def inverse(count: float) -> float:
 
 
 def token_weights(
-    mask: Tensor,
-    sequence_ids: Tensor,
-    sequence_tokens: Tensor,
+    layout: TokenLayout,
     denominators: Denominators,
     *,
     kind: Aggregation,
@@ -40,19 +38,18 @@ def token_weights(
 ) -> Tensor:
     """Weight of each token's loss in the loss: [T] of `dtype`, exactly 0 where the mask is false, no gradient.
 
-    `sequence_tokens` [b] counts each sequence's trained tokens. token_mean is DAPO's (arXiv 2503.14476),
+    token_mean is DAPO's (arXiv 2503.14476),
     seq_mean_token_mean GRPO's own (2402.03300), seq_mean_token_sum_norm Dr. GRPO's (2503.20783): token sums over a
     constant length. Raises ValueError where `norm_length` is needed and missing.
     """
-    trained = mask.to(dtype)
+    trained = layout.mask.to(dtype)
     if kind == "token_mean":
         return trained * inverse(denominators.tokens)
     per_sequence = inverse(denominators.sequences)
     if kind == "seq_mean_token_sum":
         return trained * per_sequence
     if kind == "seq_mean_token_mean":
-        share = per_sequence / sequence_tokens.clamp(min=1).to(dtype)
-        return trained * spread(share, sequence_ids)
+        return trained * layout.spread((per_sequence / layout.sequence_tokens.clamp(min=1)).to(dtype))
     if kind != "seq_mean_token_sum_norm":
         raise ValueError(f"aggregation {kind!r}: token_mean, seq_mean_token_mean, _sum or _sum_norm")
     if norm_length is None or norm_length <= 0:
@@ -63,8 +60,3 @@ def token_weights(
 def aggregate(token_losses: Tensor, weights: Tensor) -> Tensor:
     """The scalar loss of this micro-batch; `token_losses` [T] must be finite wherever its weight is 0."""
     return (token_losses * weights).sum()
-
-
-def trained_tokens(mask: Tensor, sequence_ids: Tensor, num_sequences: int) -> Tensor:
-    """Trained tokens of each sequence: [b] float64."""
-    return segment_sum(mask.to(torch.float64), sequence_ids, num_sequences)

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from grpo.algorithm.segments import segment_sum
+from grpo.algorithm.groups import RewardGroups
+from grpo.algorithm.layout import TokenLayout
 
 
 def logprob_differences(old_logprobs: Tensor, generation_logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -34,10 +35,9 @@ def approx_entropy(logprobs: Tensor, generation_logprobs: Tensor, mask: Tensor) 
     return -current * logprob_differences(current, generation_logprobs, mask).exp()
 
 
-def sequence_means(values: Tensor, mask: Tensor, sequence_ids: Tensor, sequence_tokens: Tensor) -> Tensor:
-    """Mean of `values` [T] over each sequence's trained tokens: [b], NaN for a sequence that has none."""
-    totals = segment_sum(torch.where(mask, values, 0.0), sequence_ids, sequence_tokens.numel())
-    return totals / sequence_tokens
+def sequence_means(values: Tensor, layout: TokenLayout) -> Tensor:
+    """Mean of `values` [T] float64 over each sequence's trained tokens: [b], NaN for a sequence that has none."""
+    return layout.sum(torch.where(layout.mask, values, 0.0)) / layout.sequence_tokens
 
 
 def token_sums(rows: Mapping[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
@@ -47,17 +47,11 @@ def token_sums(rows: Mapping[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
 
 
 def zero_std_fraction(rewards: Tensor, group_ids: Tensor) -> float:
-    """Share of groups, of those with two valid (not NaN) rewards or more, whose rewards are all equal; 0 with no group.
+    """Share of groups, of those with two valid (finite) rewards or more, whose rewards are all equal; 0 with no group.
 
     Such a group teaches nothing under a group baseline. `rewards` [B] float, `group_ids` [B] int64.
     """
-    valid = ~rewards.isnan()
-    _, index = torch.unique(group_ids, return_inverse=True)
-    groups = int(index.max()) + 1 if index.numel() else 0
-    counts = segment_sum(valid.long(), index, groups)
-    infinite = rewards.new_full((groups,), torch.inf)
-    largest = (-infinite).scatter_reduce(0, index, torch.where(valid, rewards, -torch.inf), "amax")
-    smallest = infinite.scatter_reduce(0, index, torch.where(valid, rewards, torch.inf), "amin")
-    judged = counts >= 2
+    groups = RewardGroups.of(rewards, group_ids)
+    judged = groups.counts >= 2
     total = int(judged.sum())
-    return int((judged & (largest == smallest)).sum()) / total if total else 0.0
+    return int((judged & ~groups.informative()).sum()) / total if total else 0.0

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from grpo.algorithm.segments import segment_sum, spread
+from grpo.algorithm.layout import TokenLayout
 
 CorrectionKind = Literal["token", "sequence", "tis", "mis", "icepop", "seq-mask-tis"]
 
@@ -27,9 +27,7 @@ class ImportanceWeights:
 def importance_weights(
     old_logprobs: Tensor,
     generation_logprobs: Tensor,
-    mask: Tensor,
-    sequence_ids: Tensor,
-    sequence_tokens: Tensor,
+    layout: TokenLayout,
     *,
     kind: CorrectionKind,
     cap: float = 2.0,
@@ -43,17 +41,18 @@ def importance_weights(
     - seq-mask-tis: exp(d), uncapped, and 0 for every token of a sequence whose geometric mean is outside
       [minimum, maximum].
 
-    A non-finite d gives weight 0 and is counted, before any bound. Under `sequence` and `seq-mask-tis` the sequence's own
-    figure is then unknown, so the whole sequence gets 0. An uncapped weight that overflows the dtype counts as
+    A non-finite d gives weight 0 and is counted, before any bound. Under `sequence` and `seq-mask-tis` the figure of
+    its sequence is then unknown, so the whole sequence gets 0. An uncapped weight that overflows the dtype counts as
     non-finite too: it could only turn the loss into infinity. Masked positions may hold anything.
     """
     with torch.no_grad():
+        mask = layout.mask
         difference = torch.where(mask, old_logprobs - generation_logprobs, 0.0)
         finite = difference.isfinite()
         outside: Tensor | None = None
         dropped: Tensor | None = None
         if kind == "sequence":
-            weights = spread(segment_sum(difference, sequence_ids, sequence_tokens.numel()).exp(), sequence_ids)
+            weights = layout.spread(layout.sum(difference).exp())
         else:
             weights = difference.exp()
         if kind == "tis":
@@ -68,10 +67,9 @@ def importance_weights(
             weights = torch.where(outside, 0.0, weights)
         elif kind == "seq-mask-tis":
             low, high = _bounds(kind, minimum, maximum)
-            totals = segment_sum(difference, sequence_ids, sequence_tokens.numel())
-            geometric_mean = (totals / sequence_tokens.clamp(min=1).to(totals.dtype)).exp()
+            geometric_mean = layout.mean(difference).exp()
             dropped = ~((geometric_mean >= low) & (geometric_mean <= high))
-            outside = spread(dropped, sequence_ids) & mask
+            outside = layout.spread(dropped) & mask
             weights = torch.where(outside, 0.0, weights)
         elif kind not in ("token", "sequence"):
             raise ValueError(f"correction {kind!r}: token, sequence, tis, mis, icepop or seq-mask-tis")

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from grpo.algorithm.segments import segment_sum
+from grpo.algorithm.layout import TokenLayout
 
 KLKind = Literal["k1", "k2", "k3"]
 
@@ -39,7 +39,7 @@ def kl_estimates(
 
 
 def on_policy_gradient(estimates: Tensor, logprobs: Tensor, mask: Tensor) -> Tensor:
-    """estimates x exp(l - sg(l)): the same values, with the gradient of the expectation (arXiv 2506.09477).
+    """Give the estimates as k x exp(l - sg(l)): the same values, with the gradient of the expectation (arXiv 2506.09477).
 
     A bare k1 has no expected gradient, and a bare k3 that of another divergence, because the tokens' distribution moves
     too. Written as k + sg(k) (l - sg(l)), which has the same value and gradient and cannot overflow.
@@ -50,9 +50,7 @@ def on_policy_gradient(estimates: Tensor, logprobs: Tensor, mask: Tensor) -> Ten
 def sequence_kl(
     logprobs: Tensor,
     reference_logprobs: Tensor,
-    mask: Tensor,
-    sequence_ids: Tensor,
-    num_sequences: int,
+    layout: TokenLayout,
     *,
     kind: KLKind,
     input_clamp: float | None = 20.0,
@@ -64,6 +62,6 @@ def sequence_kl(
     """
     with torch.no_grad():
         estimates = kl_estimates(
-            logprobs, reference_logprobs, mask, kind=kind, input_clamp=input_clamp, output_clamp=output_clamp
+            logprobs, reference_logprobs, layout.mask, kind=kind, input_clamp=input_clamp, output_clamp=output_clamp
         )
-        return segment_sum(estimates, sequence_ids, num_sequences)
+        return layout.sum(estimates)

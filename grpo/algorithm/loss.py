@@ -1,4 +1,4 @@
-"""Token losses of the policy term. Formulas in l (log-prob being trained), l_old, A (advantage), rho = exp(l - l_old)."""
+"""Token losses of the policy term, in l (the log-prob being trained), l_old, A (advantage) and rho = exp(l - l_old)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from grpo.algorithm.segments import segment_sum, spread
+from grpo.algorithm.layout import TokenLayout
 
 LossKind = Literal["clipped", "gspo", "cispo"]
 MAX_LOG_RATIO = 20.0
@@ -16,7 +16,7 @@ MAX_LOG_RATIO = 20.0
 class PolicyLoss:
     """`losses` carries the gradient; the rest is for metrics."""
 
-    losses: Tensor  # [T], finite where the mask is false if the mask's other inputs are
+    losses: Tensor  # [T], finite where the mask is false
     ratios: Tensor  # [T], rho (GSPO: the sequence's s), no gradient
     clipped: Tensor  # [T] bool: the clip, or the dual clip, decides this token's loss
 
@@ -25,9 +25,7 @@ def policy_loss(
     logprobs: Tensor,
     old_logprobs: Tensor,
     advantages: Tensor,
-    mask: Tensor,
-    sequence_ids: Tensor,
-    sequence_tokens: Tensor,
+    layout: TokenLayout,
     *,
     kind: LossKind,
     clip_min: float,
@@ -41,21 +39,20 @@ def policy_loss(
     - gspo (2507.18071): the same in s = exp(mean of l - l_old over the sequence's trained tokens), one per sequence.
     - cispo (2506.13585): -sg(clip(rho)) A l.
 
-    For the on-policy ratio give l.detach() as `old_logprobs`: rho is then 1 with the gradient of l. The log-ratio (GSPO:
-    the mean log-ratio) is clamped to +-20; beyond it there is no gradient. Masked positions may hold anything.
+    For the on-policy ratio give l.detach() as `old_logprobs`: rho is then 1 with the gradient of l. The log-ratio
+    (GSPO: the mean log-ratio) is clamped to +-20; beyond it there is no gradient. Masked positions of the log-probs may
+    hold anything.
     """
-    # A subtraction passes gradients on untouched, so one `where` behind it keeps masked NaN out of values and gradients.
-    log_ratios = torch.where(mask, logprobs - old_logprobs, 0.0)
+    # A subtraction hands gradients on untouched: one `where` behind it keeps masked NaN out of them and of the values.
+    log_ratios = torch.where(layout.mask, logprobs - old_logprobs, 0.0)
     if kind == "cispo":
         with torch.no_grad():
             ratios = _ratio(log_ratios)
             bounded = ratios.clamp(1.0 - clip_min, 1.0 + clip_max)
-        losses = -(bounded * advantages) * torch.where(mask, logprobs, 0.0)
+        losses = -(bounded * advantages) * torch.where(layout.mask, logprobs, 0.0)
         return PolicyLoss(losses, ratios, bounded != ratios)
     if kind == "gspo":
-        totals = segment_sum(log_ratios, sequence_ids, sequence_tokens.numel())
-        means = totals / sequence_tokens.clamp(min=1).to(totals.dtype)
-        ratios = spread(_ratio(means), sequence_ids)
+        ratios = layout.spread(_ratio(layout.mean(log_ratios)))
     elif kind == "clipped":
         ratios = _ratio(log_ratios)
     else:

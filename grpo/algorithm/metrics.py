@@ -46,7 +46,7 @@ METRICS: Mapping[str, MetricSpec] = {
     "sampling_importance_ratio": MetricSpec("tokens", "mean importance weight, whether or not it is applied"),
     "is_oob_ratio": MetricSpec("tokens", "share of tokens outside the correction's bounds"),
     "is_oob_sequence_ratio": MetricSpec("sequences", "share of sequences that seq-mask-tis drops"),
-    "nonfinite_importance_weights": MetricSpec("none", "trained tokens of weight 0 because l_old - l_gen is not finite"),
+    "nonfinite_importance_weights": MetricSpec("none", "trained tokens of weight 0: not finite"),
     "grad_norm": MetricSpec("none", "norm of the whole gradient before clipping, replicated parameters counted once"),
     "zero_std_fraction": MetricSpec("none", "share of groups whose rewards are all equal"),
 }
@@ -100,7 +100,7 @@ class MetricSums:
             known = values[~values.isnan()]
             if known.numel():
                 levels = SEQUENCE_STATISTICS[name]
-                points = torch.quantile(known, torch.tensor(list(levels.values()), device=known.device, dtype=known.dtype))
+                points = torch.quantile(known, known.new_tensor(list(levels.values())))
                 result |= dict(zip(levels, points.tolist(), strict=True))
         return result
 

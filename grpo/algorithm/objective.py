@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from grpo.algorithm import diagnostics
-from grpo.algorithm.aggregation import Aggregation, Denominators, aggregate, token_weights, trained_tokens
+from grpo.algorithm.aggregation import Aggregation, Denominators, aggregate, token_weights
 from grpo.algorithm.importance import CorrectionKind, ImportanceWeights, importance_weights
 from grpo.algorithm.kl import KLKind, kl_estimates, on_policy_gradient
-from grpo.algorithm.loss import LossKind, PolicyLoss, policy_loss
+from grpo.algorithm.layout import TokenLayout
+from grpo.algorithm.loss import LossKind, policy_loss
 from grpo.algorithm.metrics import MetricSums
-from grpo.algorithm.segments import spread
 
 __all__ = ["Denominators", "Objective", "ObjectiveOptions", "TokenValues", "objective"]
 
@@ -55,7 +55,7 @@ class TokenValues:
     generation_logprobs: Tensor  # [T]
     old_logprobs: Tensor | None = None  # [T]; None exactly with force_on_policy_ratio: then sg(logprobs)
     reference_logprobs: Tensor | None = None  # [T]; needed for a KL term in the loss, else only reported
-    entropy: Tensor | None = None  # [T], exact entropy of softmax(z / T); needed for an entropy bonus, else only reported
+    entropy: Tensor | None = None  # [T], exact, of softmax(z / T); needed for an entropy bonus, else only reported
 
 
 @dataclass(frozen=True)
@@ -74,21 +74,20 @@ def objective(values: TokenValues, options: ObjectiveOptions, denominators: Deno
     weight is 0 is distrusted in both. The entropy is not weighted: it is exact given the tokens before it, and a
     weight on the token after it, whose expectation is 1, would only add noise.
     """
-    mask, ids, count = values.mask, values.sequence_ids, values.num_sequences
+    layout = TokenLayout.of(values.mask, values.sequence_ids, values.num_sequences)
     old = _old_logprobs(values, options)
-    sequence_tokens = trained_tokens(mask, ids, count)
     policy = policy_loss(
-        values.logprobs, old, _token_advantages(values), mask, ids, sequence_tokens,
+        values.logprobs, old, _token_advantages(values, layout), layout,
         kind=options.kind, clip_min=options.ratio_clip_min, clip_max=options.ratio_clip_max,
         dual_clip=options.ratio_clip_c,
     )  # fmt: skip
     importance = importance_weights(
-        old, values.generation_logprobs, mask, ids, sequence_tokens,
+        old, values.generation_logprobs, layout,
         kind=options.correction_kind, cap=options.correction_cap,
         minimum=options.correction_min, maximum=options.correction_max,
     )  # fmt: skip
     weights = token_weights(
-        mask, ids, sequence_tokens, denominators, kind=effective_aggregation(options),
+        layout, denominators, kind=effective_aggregation(options),
         norm_length=options.aggregation_norm_length, dtype=values.logprobs.dtype,
     )  # fmt: skip
     corrected = weights * importance.weights if options.use_correction else weights
@@ -97,14 +96,21 @@ def objective(values: TokenValues, options: ObjectiveOptions, denominators: Deno
     if options.kl_in_loss and options.kl_penalty != 0:
         if kl is None:
             raise ValueError(f"kl_penalty {options.kl_penalty} in the loss needs reference_logprobs")
-        term = on_policy_gradient(kl, values.logprobs, mask) if options.kl_on_policy_gradient else kl
+        term = on_policy_gradient(kl, values.logprobs, values.mask) if options.kl_on_policy_gradient else kl
         parts["kl_loss"] = options.kl_penalty * aggregate(term, corrected)
     if options.entropy_coef != 0:
         if values.entropy is None:
             raise ValueError(f"entropy_coef {options.entropy_coef} needs the entropy of every token")
-        parts["entropy_loss"] = -options.entropy_coef * aggregate(torch.where(mask, values.entropy, 0.0), weights)
+        parts["entropy_loss"] = -options.entropy_coef * aggregate(torch.where(values.mask, values.entropy, 0.0), weights)
     loss = torch.stack(list(parts.values())).sum()
-    return Objective(loss, _metrics(values, old, sequence_tokens, policy, importance, kl, {"loss": loss, **parts}))
+    rows = {"probs_ratio": policy.ratios, "clip_fraction": policy.clipped, **_importance_rows(importance)}
+    if kl is not None:
+        rows["kl_penalty"] = kl
+    metrics = _metrics(values, old, layout, rows, {"loss": loss, **parts})
+    if importance.outside_sequences is not None:
+        dropped = importance.outside_sequences & (layout.sequence_tokens > 0)
+        metrics = metrics.merge(MetricSums({"is_oob_sequence_ratio": dropped.sum().double()}))
+    return Objective(loss, metrics)
 
 
 def effective_aggregation(options: ObjectiveOptions) -> Aggregation:
@@ -118,9 +124,9 @@ def _old_logprobs(values: TokenValues, options: ObjectiveOptions) -> Tensor:
     return values.logprobs.detach() if values.old_logprobs is None else values.old_logprobs
 
 
-def _token_advantages(values: TokenValues) -> Tensor:
+def _token_advantages(values: TokenValues, layout: TokenLayout) -> Tensor:
     with torch.no_grad():
-        return torch.where(values.mask, spread(values.advantages.to(values.logprobs.dtype), values.sequence_ids), 0.0)
+        return torch.where(layout.mask, layout.spread(values.advantages.to(values.logprobs.dtype)), 0.0)
 
 
 def _kl(values: TokenValues, options: ObjectiveOptions) -> Tensor | None:
@@ -132,45 +138,33 @@ def _kl(values: TokenValues, options: ObjectiveOptions) -> Tensor | None:
     )  # fmt: skip
 
 
+def _importance_rows(importance: ImportanceWeights) -> dict[str, Tensor]:
+    rows = {"sampling_importance_ratio": importance.weights, "nonfinite_importance_weights": importance.nonfinite}
+    return rows if importance.outside is None else {**rows, "is_oob_ratio": importance.outside}
+
+
 @torch.no_grad()
 def _metrics(
-    values: TokenValues,
-    old: Tensor,
-    sequence_tokens: Tensor,
-    policy: PolicyLoss,
-    importance: ImportanceWeights,
-    kl: Tensor | None,
-    losses: dict[str, Tensor],
+    values: TokenValues, old: Tensor, layout: TokenLayout, rows: dict[str, Tensor], losses: dict[str, Tensor]
 ) -> MetricSums:
-    mask = values.mask
-    differences = diagnostics.logprob_differences(old, values.generation_logprobs, mask)
+    mask, generation = layout.mask, values.generation_logprobs
+    differences = diagnostics.logprob_differences(old, generation, mask)
     errors = diagnostics.mult_prob_error(differences)
     rows = {
+        **rows,
         "trained_tokens": mask,
-        "probs_ratio": policy.ratios,
-        "clip_fraction": policy.clipped,
-        "approx_entropy": diagnostics.approx_entropy(values.logprobs, values.generation_logprobs, mask),
+        "approx_entropy": diagnostics.approx_entropy(values.logprobs, generation, mask),
         "token_mult_prob_error": errors,
         "logprob_difference": differences.abs(),
         "gen_kl_error": diagnostics.gen_kl_error(differences),
-        "sampling_importance_ratio": importance.weights,
-        "nonfinite_importance_weights": importance.nonfinite,
     }
-    if importance.outside is not None:
-        rows["is_oob_ratio"] = importance.outside
-    if kl is not None:
-        rows["kl_penalty"] = kl
     if values.entropy is not None:
         rows["entropy"] = values.entropy
     sums = {name: loss.detach().double() for name, loss in losses.items()} | diagnostics.token_sums(rows, mask)
-    sums["trained_sequences"] = (sequence_tokens > 0).sum().double()
-    if importance.outside_sequences is not None:
-        sums["is_oob_sequence_ratio"] = importance.outside_sequences.sum().double()
+    sums["trained_sequences"] = (layout.sequence_tokens > 0).sum().double()
     return MetricSums(
         sums,
-        maxima={"probs_ratio_max": torch.where(mask, policy.ratios, -torch.inf).amax()},
-        minima={"probs_ratio_min": torch.where(mask, policy.ratios, torch.inf).amin()},
-        sequence_values={
-            "token_mult_prob_error": diagnostics.sequence_means(errors, mask, values.sequence_ids, sequence_tokens)
-        },
+        maxima={"probs_ratio_max": torch.where(mask, rows["probs_ratio"], -torch.inf).amax()},
+        minima={"probs_ratio_min": torch.where(mask, rows["probs_ratio"], torch.inf).amin()},
+        sequence_values={"token_mult_prob_error": diagnostics.sequence_means(errors, layout)},
     )

@@ -1,0 +1,44 @@
+"""Which sequence each token of a flat token dimension belongs to, and sums over sequences.
+
+Sums are deterministic and differentiable, and wait for no device. `index_add` adds in order on a CPU but with atomic
+adds on CUDA, and `index_put` the other way round (on CUDA it sorts), so each device gets the reproducible one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TokenLayout:
+    """T tokens of b whole sequences, in any order."""
+
+    mask: Tensor  # [T] bool, true on trained tokens
+    sequence_ids: Tensor  # [T] int64 in [0, b)
+    sequence_tokens: Tensor  # [b] float64, trained tokens of each sequence
+
+    @classmethod
+    def of(cls, mask: Tensor, sequence_ids: Tensor, num_sequences: int) -> TokenLayout:
+        return cls(mask, sequence_ids, _segment_sum(mask.to(torch.float64), sequence_ids, num_sequences))
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum `values` [T] over all tokens of each sequence, whatever the mask: [b] of the same dtype."""
+        return _segment_sum(values, self.sequence_ids, self.sequence_tokens.numel())
+
+    def mean(self, values: Tensor) -> Tensor:
+        """`sum` over the number of trained tokens: [b]. `values` are 0 where the mask is false; 0 without a trained token."""
+        return self.sum(values) / self.sequence_tokens.clamp(min=1).to(values.dtype)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Give each token the value of its sequence: [b] -> [T]. The gradient is a sum over sequences, reproducible alike."""
+        return values[self.sequence_ids] if values.is_cuda else values.index_select(0, self.sequence_ids)
+
+
+def _segment_sum(values: Tensor, sequence_ids: Tensor, num_sequences: int) -> Tensor:
+    totals = values.new_zeros(num_sequences)
+    if values.is_cuda:
+        return totals.index_put((sequence_ids,), values, accumulate=True)
+    return totals.index_add(0, sequence_ids, values)
