@@ -1,0 +1,19 @@
+"""The engine that the configuration asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grpo.config.schema import Config
+from grpo.workers.generation.hf import HfGenerator
+from grpo.workers.protocol import Generator
+
+
+def make_generator(config: Config, model_path: Path) -> Generator:
+    """Start the engine of `policy.generation.backend` on the weights of `model_path`.
+
+    Raises:
+        GenerationError: the engine is not installed or does not start.
+        ModelError: the folder cannot be read.
+    """
+    return HfGenerator(config, model_path)

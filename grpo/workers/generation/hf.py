@@ -1,0 +1,133 @@
+"""The engine that needs transformers alone: the default on a laptop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from grpo.config.schema import Config
+from grpo.errors import GenerationError
+from grpo.models.loading import load_model, load_tokenizer
+from grpo.models.locate import locate_model
+from grpo.rollout.trajectory import Completion
+from grpo.workers.generation.decoder import Decoder, TransformersDecoder
+from grpo.workers.generation.decoding import Job, decode
+from grpo.workers.generation.dense_decoder import DenseDecoder, fused_names, supports
+from grpo.workers.generation.engine_weights import EngineWeights
+from grpo.workers.generation.requests import check_requests
+from grpo.workers.generation.stopping import StopStrings
+from grpo.workers.protocol import SamplingParams
+
+CACHE_BYTES = 2 << 30  # of one batch: keys, values and the logits of a step
+
+
+class HfGenerator:
+    """A `Generator` over a transformers model of its own, in this process.
+
+    Dense Llama-like models are decoded by `DenseDecoder`; all others by their own forward. `sleep` and `wake` do nothing:
+    the weights stay where they are and the cache lives only inside `generate`.
+    """
+
+    def __init__(self, config: Config, model_path: Path, *, cache_bytes: int = CACHE_BYTES) -> None:
+        """Load the weights of `model_path`, or draw them under `policy.random_weights`, in `policy.precision`."""
+        policy = config.policy
+        self._config = config
+        self._device = torch.device("cuda" if config.cluster.gpus_per_node else "cpu")
+        model = load_model(
+            model_path, dtype=getattr(torch, policy.precision), random_weights=policy.random_weights, seed=config.grpo.seed
+        )
+        model = model.to(self._device).requires_grad_(False)  # type: ignore[arg-type]
+        self._context = policy.generation.vllm_cfg.max_model_len or policy.max_total_sequence_length
+        self._cache_bytes = cache_bytes
+        self._model_path = model_path
+        self._vocabulary: int = model.config.vocab_size
+        self._column_bytes, self._row_bytes = _cache_sizes(model)
+        dense = supports(model)
+        self._weights = EngineWeights(model, fused_names(model) if dense else ())
+        self._decoder: Decoder = DenseDecoder(model, self._weights) if dense else TransformersDecoder(model)
+        self._tokenizer: Any = None
+        self.weight_version = 0
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
+        """Sample; see `Generator.generate`.
+
+        A completion ends with the first of `stop_token_ids`, which it includes; with the token that completes one of
+        `stop_strings`, which stays too; or with "length" at `max_new_tokens` or at the end of the context.
+
+        Raises:
+            GenerationError: a request that the model cannot take, or logits that are not finite.
+        """
+        check_requests(prompts, num_completions, sampling, seeds, context=self._context, vocabulary=self._vocabulary)
+        strings = StopStrings(self._load_tokenizer(), sampling) if sampling.stop_strings else None
+        results: list[list[Completion]] = [[] for _ in prompts]
+        for job in self._jobs(prompts, num_completions, sampling, seeds):
+            sampled = decode(self._decoder, job, sampling, self._device, strings)
+            for position, index in enumerate(job.indices):
+                for row in range(position * job.count, (position + 1) * job.count):
+                    results[index].append(Completion(*sampled.completion(row), self.weight_version))
+        return results
+
+    def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
+        """Take all weights under their Hugging Face names, tied ones once; on an error the old ones stay.
+
+        Raises:
+            GenerationError: a name is unknown, arrives twice or is missing, or a shape differs.
+        """
+        self._weights.replace(weights)
+        if isinstance(self._decoder, DenseDecoder):
+            self._decoder.bind()
+        self.weight_version = version
+
+    def sleep(self) -> None:
+        """Nothing is held between calls that could be given back while the weights stay."""
+
+    def wake(self) -> None:
+        """Always ready."""
+
+    def shutdown(self) -> None:
+        """Nothing runs outside `generate`."""
+
+    def _load_tokenizer(self) -> Any:
+        if self._tokenizer is None:
+            policy = self._config.policy
+            name = policy.tokenizer.name
+            folder = self._model_path if name is None else locate_model(name, key="policy.tokenizer.name")
+            self._tokenizer = load_tokenizer(folder)
+        return self._tokenizer
+
+    def _jobs(
+        self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
+    ) -> Iterator[Job]:
+        """Batches whose cache fits, prompts of like length together."""
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]), reverse=True)
+        while order:
+            columns = len(prompts[order[0]]) + sampling.max_new_tokens
+            rows = max(1, self._cache_bytes // (columns * self._column_bytes + self._row_bytes))
+            indices, count = order[: max(1, rows // num_completions)], min(rows, num_completions)
+            order = order[len(indices) :]
+            for first in range(0, num_completions, count):
+                yield Job(
+                    indices=indices,
+                    prompts=[prompts[index] for index in indices],
+                    seeds=[seeds[index] for index in indices],
+                    limits=[min(sampling.max_new_tokens, self._context - len(prompts[index])) for index in indices],
+                    num_completions=num_completions,
+                    first=first,
+                    count=min(count, num_completions - first),
+                )
+
+
+def _cache_sizes(model: PreTrainedModel) -> tuple[int, int]:
+    """Bytes of keys and values of one token of one row, and of what sampling holds for one row."""
+    config: Any = model.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    column = 2 * config.num_hidden_layers * heads * head_size * model.dtype.itemsize
+    return column, 24 * config.vocab_size  # logits and probabilities in float32, their running sum in float64, copies
