@@ -1,0 +1,127 @@
+"""File operations whose order on the disk is known. Every change that this package makes to a disk is made here."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+CHUNK_BYTES = 16 * 2**20  # large enough that handing a piece to the hashing thread costs nothing
+_HASH_INLINE_BELOW = 2**17
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a file holds: its size in bytes and the SHA-256 of its content, in hexadecimal."""
+
+    bytes: int
+    sha256: str
+
+
+def make_folder(path: Path) -> None:
+    """Make one folder, and its parents where they are missing, each of them durably."""
+    if not path.parent.is_dir():
+        make_folder(path.parent)
+    path.mkdir()
+    sync_folder(path.parent)
+
+
+def write_file(path: Path, pieces: Iterable[memoryview | bytes]) -> Written:
+    """Write a new file from its pieces, hashing while writing, and force it to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    digest, size = hashlib.sha256(), 0
+    try:
+        # Both hashing and writing release the interpreter lock, so that the slower of the two sets the pace.
+        with ThreadPoolExecutor(1, thread_name_prefix="checkpoint-hash") as hasher:
+            for chunk in _chunks(pieces):
+                if len(chunk) < _HASH_INLINE_BELOW:
+                    digest.update(chunk)
+                    _write_all(descriptor, chunk)
+                else:
+                    hashed = hasher.submit(digest.update, chunk)
+                    _write_all(descriptor, chunk)
+                    hashed.result()
+                size += len(chunk)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return Written(size, digest.hexdigest())
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give a folder another name in the same directory. The directory is synced by the caller."""
+    source.rename(target)
+
+
+def sync_folder(path: Path) -> None:
+    """Force the names in a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(path: Path, last: tuple[str, ...] = ()) -> None:
+    """Delete a folder and all in it, the names in `last` at the end and in that order. Links go, their targets stay."""
+    order = {name: index for index, name in enumerate(last, start=1)}
+    for entry in sorted(path.iterdir(), key=lambda entry: (order.get(entry.name, 0), entry.name)):
+        if entry.is_dir() and not entry.is_symlink():
+            remove_tree(entry)
+        else:
+            entry.unlink()
+    path.rmdir()
+
+
+@contextmanager
+def locked(path: Path, *, exclusive: bool) -> Iterator[int | None]:
+    """Hold a lock on a file that the kernel drops with the process; yields its descriptor, or None if another holds it.
+
+    Exclusive ones create the file. On a file system without locks the file counts as free. Raises OSError.
+    """
+    descriptor = os.open(path, (os.O_RDWR | os.O_CREAT if exclusive else os.O_RDONLY) | os.O_CLOEXEC, 0o644)
+    try:
+        held = _lock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        try:
+            yield descriptor if held else None
+        finally:
+            if held:
+                _lock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a forked child shares the lock
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+def _chunks(pieces: Iterable[memoryview | bytes]) -> Iterator[memoryview]:
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), CHUNK_BYTES):
+            yield view[start : start + CHUNK_BYTES]
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

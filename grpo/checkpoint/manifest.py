@@ -1,0 +1,132 @@
+"""`manifest.json`: what a checkpoint consists of, and the proof that all of it is there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from grpo.checkpoint.errors import DamagedCheckpoint, NewerCheckpoint, OtherModelCheckpoint
+from grpo.checkpoint.layout import MANIFEST
+
+FORMAT: Literal["grpo-checkpoint"] = "grpo-checkpoint"
+SCHEMA_VERSION = 1
+_MISSING = "absent"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class FileEntry(_Part):
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class TensorEntry(_Part):
+    """Where a tensor lies: in `file` under its own name. Of tied tensors the first is stored, the others name it."""
+
+    dtype: str  # as in the header of a safetensors file
+    shape: list[int]
+    file: str
+    tied_to: str | None = None
+
+
+class Manifest(_Part):
+    """Files are found through this list alone, so that a later version may lay tensors out otherwise.
+
+    In every version the file is JSON whose `sha256` is that of the other keys in canonical form (`canonical`), so that
+    an altered manifest can be told from a newer one.
+    """
+
+    format: Literal["grpo-checkpoint"] = FORMAT
+    schema_version: int = SCHEMA_VERSION
+    step: int = Field(ge=0)
+    sequence: int = Field(ge=0)  # order of saving: steps go back when an earlier checkpoint is resumed, and clocks jump
+    metrics: dict[str, float]
+    fingerprint: dict[str, Any]
+    files: dict[str, FileEntry]
+    tensors: dict[str, TensorEntry]
+
+    @model_validator(mode="after")
+    def _names_are_plain(self) -> Manifest:
+        for name in self.files:
+            if name in ("", ".", "..") or "/" in name or "\0" in name:
+                raise ValueError(f"{name!r} is no plain file name")
+        for name, tensor in self.tensors.items():
+            if tensor.file not in self.files:
+                raise ValueError(f"tensor {name!r} lies in {tensor.file!r}, which is not listed")
+            if tensor.tied_to is not None and tensor.tied_to not in self.tensors:
+                raise ValueError(f"tensor {name!r} is tied to {tensor.tied_to!r}, which is not listed")
+        return self
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(entry.bytes for entry in self.files.values())
+
+    def to_json(self) -> bytes:
+        body = self.model_dump()
+        return json.dumps({"sha256": _digest(body), **body}, indent=1).encode()
+
+
+def canonical(body: Mapping[str, Any]) -> bytes:
+    """JSON with sorted keys, no spaces and ASCII alone; non-finite numbers as NaN, Infinity and -Infinity."""
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a checkpoint folder. Raises DamagedCheckpoint or NewerCheckpoint."""
+    path = folder / MANIFEST
+    try:
+        body = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        what = f"{MANIFEST} is missing" if folder.is_dir() else "no such folder"
+        raise DamagedCheckpoint(f"{folder} is not a complete checkpoint: {what}") from error
+    except (OSError, ValueError) as error:
+        raise DamagedCheckpoint(f"{path} cannot be read: {error}") from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise DamagedCheckpoint(f'{path} is not the manifest of a checkpoint: it lacks "format": "{FORMAT}"')
+    if body.pop("sha256", None) != _digest(body):
+        raise DamagedCheckpoint(f"{path} was altered: its sha256 does not fit its content")
+    version = body.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise NewerCheckpoint(
+            f"{path} has schema_version {version}; this grpo reads up to {SCHEMA_VERSION}. Update grpo to load it"
+        )
+    try:
+        return Manifest.model_validate(body)
+    except ValidationError as error:
+        raise DamagedCheckpoint(f"{path} is not a valid manifest: {error}") from error
+
+
+def check_fingerprint(folder: Path, recorded: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raises OtherModelCheckpoint naming every key whose value differs."""
+    here, there = _flatten(json.loads(canonical(expected))), _flatten(recorded)
+    lines = [
+        f"  {key}: {there.get(key, _MISSING)} in the checkpoint, {here.get(key, _MISSING)} in this run"
+        for key in sorted(here.keys() | there.keys())
+        if here.get(key, _MISSING) != there.get(key, _MISSING)
+    ]
+    if lines:
+        raise OtherModelCheckpoint(
+            "\n".join([f"{folder} is a checkpoint of another model:", *lines])
+            + "\nResume with the configuration it was saved with, or set another checkpointing.checkpoint_dir"
+        )
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(body)).hexdigest()
+
+
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            flat.update(_flatten(item, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = json.dumps(item, sort_keys=True)
+    return flat

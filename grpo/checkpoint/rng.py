@@ -1,0 +1,71 @@
+"""The states of the process's random number generators as tensors and JSON values, exactly and without pickle."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grpo.errors import CheckpointError
+
+_TORCH, _CUDA, _PYTHON, _NUMPY = "rng/torch", "rng/torch_cuda", "rng/python", "rng/numpy"
+
+
+def capture_rng() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and values of torch (CPU, and the current CUDA device once CUDA is in use), `random` and numpy.
+
+    Raises CheckpointError if numpy's global generator was exchanged for one that is no Mersenne Twister.
+    """
+    version, words, gauss = random.getstate()
+    numpy_state = _numpy_state()
+    tensors = {
+        _TORCH: torch.get_rng_state(),  # [5056] uint8
+        _PYTHON: torch.tensor(words, dtype=torch.int64),  # [625]
+        _NUMPY: torch.from_numpy(numpy_state["state"]["key"].astype(np.int64)),  # [624]
+    }
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        tensors[_CUDA] = torch.cuda.get_rng_state()
+    values = {
+        "python": {"version": version, "gauss_next": gauss},
+        "numpy": {
+            "pos": int(numpy_state["state"]["pos"]),
+            "has_gauss": int(numpy_state["has_gauss"]),
+            "gauss": float(numpy_state["gauss"]),
+        },
+    }
+    return tensors, values
+
+
+def restore_rng(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> list[str]:
+    """Take back what `capture_rng` gave; other tensors are ignored. Returns names that this machine cannot take.
+
+    That is the CUDA generator where there is no CUDA. Raises CheckpointError naming a state
+    that is missing or malformed.
+    """
+    try:
+        python, legacy = values["python"], values["numpy"]
+        random.setstate((python["version"], tuple(tensors[_PYTHON].tolist()), python["gauss_next"]))
+        key = tensors[_NUMPY].numpy().astype(np.uint32)
+        np.random.set_state(("MT19937", key, legacy["pos"], legacy["has_gauss"], legacy["gauss"]))  # noqa: NPY002
+        torch.set_rng_state(tensors[_TORCH])
+        if _CUDA in tensors and torch.cuda.is_available():
+            torch.cuda.set_rng_state(tensors[_CUDA])
+    except KeyError as error:
+        raise CheckpointError(f"the checkpoint lacks the random state {error}") from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"the checkpoint holds a random state that does not fit this program: {error}") from error
+    return [_CUDA] if _CUDA in tensors and not torch.cuda.is_available() else []
+
+
+def _numpy_state() -> dict[str, Any]:
+    state = np.random.get_state(legacy=False)  # noqa: NPY002  # libraries still draw from the global generator
+    assert isinstance(state, dict)
+    if state["bit_generator"] != "MT19937":
+        raise CheckpointError(
+            f"numpy's global generator is {state['bit_generator']}; only MT19937, its default, can be saved"
+        )
+    return state
