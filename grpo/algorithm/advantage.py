@@ -23,16 +23,16 @@ def advantages(
 ) -> Tensor:
     """Advantages [B] float32 of `rewards` [B] (NaN: no reward) in the groups of `group_ids` [B] int64.
 
-    - grpo (arXiv 2402.03300): (r - mean) / (std + epsilon), of the group or, with `leave_one_out`, of the others in it,
-      which divides only where the others differ. `normalize` false: r - mean. `bessel` false: population deviation.
+    - grpo (arXiv 2402.03300): (r - mean) / (std + epsilon), of the group or, with `leave_one_out`, of its others, which
+      divides only where the others differ. `normalize` false: r - mean. `bessel` false: population deviation.
     - dr_grpo (2503.20783): r - mean. rloo (2402.14740): G / (G - 1) (r - mean), G the group's valid samples.
     - reinforce_pp (2501.03262): (r - mean) / (std + 1e-8) over all valid samples; groups matter only in what follows.
 
-    A sample without a finite reward is left out of its group and gets 0; a sample that shall not count at all (rejected,
-    filtered) must therefore come here as NaN, not be masked afterwards, or it still shifts the baseline of its group. A
+    A sample without a finite reward is left out of its group and gets 0; a sample that shall not count at all (one
+    rejected) must therefore come here as NaN, not be masked afterwards, or it still shifts its group's baseline. A
     group with fewer than two valid samples gets 0, and so does a group of equal rewards (reinforce_pp: a batch). Equal
-    is decided by comparing the rewards up to the rounding of their dtype, before anything is subtracted.
-    Computed in float64. Raises ValueError for another estimator or shapes that differ.
+    is decided by comparing the rewards up to the rounding of their dtype, before anything is subtracted. Computed in
+    float64. Raises ValueError for another estimator or shapes that differ.
     """
     groups = RewardGroups.of(rewards, group_ids)
     if estimator == "reinforce_pp":
@@ -57,7 +57,7 @@ def advantages(
 
 
 def _centred(groups: RewardGroups) -> Tensor:
-    """r - mean [N], exactly 0 in groups of equal rewards."""
+    """Give r - mean [N], exactly 0 in groups of equal rewards."""
     means = groups.sums(groups.rewards) / groups.counts.clamp(min=1)
     return torch.where(groups.informative()[groups.index], groups.rewards - means[groups.index], 0.0)
 

@@ -51,10 +51,7 @@ def importance_weights(
         finite = difference.isfinite()
         outside: Tensor | None = None
         dropped: Tensor | None = None
-        if kind == "sequence":
-            weights = layout.spread(layout.sum(difference).exp())
-        else:
-            weights = difference.exp()
+        weights = layout.spread(layout.sum(difference).exp()) if kind == "sequence" else difference.exp()
         if kind == "tis":
             outside = weights > cap
             weights = weights.clamp(max=cap)

@@ -39,7 +39,7 @@ def kl_estimates(
 
 
 def on_policy_gradient(estimates: Tensor, logprobs: Tensor, mask: Tensor) -> Tensor:
-    """Give the estimates as k x exp(l - sg(l)): the same values, with the gradient of the expectation (arXiv 2506.09477).
+    """Estimates k [T] as k exp(l - sg(l)): the same values, with the gradient of the expectation (arXiv 2506.09477).
 
     A bare k1 has no expected gradient, and a bare k3 that of another divergence, because the tokens' distribution moves
     too. Written as k + sg(k) (l - sg(l)), which has the same value and gradient and cannot overflow.

@@ -25,15 +25,15 @@ class TokenLayout:
         return cls(mask, sequence_ids, _segment_sum(mask.to(torch.float64), sequence_ids, num_sequences))
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum `values` [T] over all tokens of each sequence, whatever the mask: [b] of the same dtype."""
+        """Sum `values` [T] over all tokens of each sequence, trained or not: [b] of the same dtype."""
         return _segment_sum(values, self.sequence_ids, self.sequence_tokens.numel())
 
     def mean(self, values: Tensor) -> Tensor:
-        """`sum` over the number of trained tokens: [b]. `values` are 0 where the mask is false; 0 without a trained token."""
+        """Mean over trained tokens [b] of `values` [T] that are 0 on the others; 0 for a sequence without one."""
         return self.sum(values) / self.sequence_tokens.clamp(min=1).to(values.dtype)
 
     def spread(self, values: Tensor) -> Tensor:
-        """Give each token the value of its sequence: [b] -> [T]. The gradient is a sum over sequences, reproducible alike."""
+        """Give each token the value of its sequence: [b] -> [T]. Its gradient is a `sum`, reproducible alike."""
         return values[self.sequence_ids] if values.is_cuda else values.index_select(0, self.sequence_ids)
 
 

@@ -69,10 +69,10 @@ def objective(values: TokenValues, options: ObjectiveOptions, denominators: Deno
 
     loss = sum over tokens of weight x (w x (policy loss + kl_penalty x KL) - entropy_coef x entropy).
 
-    The importance weight w multiplies the KL term as well as the policy term: both are estimates of an expectation over
-    the trainer's policy from tokens that the engine sampled, so both need the same change of measure, and a token whose
-    weight is 0 is distrusted in both. The entropy is not weighted: it is exact given the tokens before it, and a
-    weight on the token after it, whose expectation is 1, would only add noise.
+    GSPO aggregates as seq_mean_token_mean. The importance weight w multiplies the KL term as well as the policy term:
+    both are estimates of an expectation over the trainer's policy from tokens that the engine sampled, so both need the
+    same change of measure, and a token whose weight is 0 is distrusted in both. The entropy is not weighted: it is
+    exact given the tokens before it, and a weight on the token after it, whose expectation is 1, would only add noise.
     """
     layout = TokenLayout.of(values.mask, values.sequence_ids, values.num_sequences)
     old = _old_logprobs(values, options)
@@ -101,7 +101,8 @@ def objective(values: TokenValues, options: ObjectiveOptions, denominators: Deno
     if options.entropy_coef != 0:
         if values.entropy is None:
             raise ValueError(f"entropy_coef {options.entropy_coef} needs the entropy of every token")
-        parts["entropy_loss"] = -options.entropy_coef * aggregate(torch.where(values.mask, values.entropy, 0.0), weights)
+        entropy = torch.where(values.mask, values.entropy, 0.0)
+        parts["entropy_loss"] = -options.entropy_coef * aggregate(entropy, weights)
     loss = torch.stack(list(parts.values())).sum()
     rows = {"probs_ratio": policy.ratios, "clip_fraction": policy.clipped, **_importance_rows(importance)}
     if kl is not None:
