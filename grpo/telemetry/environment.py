@@ -46,11 +46,9 @@ def git_state() -> tuple[str | None, bool | None]:
 
 def describe_environment() -> dict[str, Any]:
     """The content of environment.json. Environment variables are not part of it: they hold secrets."""
-    packages = {
-        name: distribution.version
-        for distribution in importlib.metadata.distributions()
-        if (name := distribution.metadata["Name"])
-    }
+    # `distribution.version` would parse each metadata file a second time.
+    metadata = [distribution.metadata for distribution in importlib.metadata.distributions()]
+    packages = {fields["Name"]: fields["Version"] for fields in metadata if fields["Name"]}
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
