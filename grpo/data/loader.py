@@ -17,7 +17,9 @@ class PromptLoader:
     moves in `take` alone: nothing is fetched ahead, so a state saved after step n says exactly what n steps consumed.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], *, seed: int, shuffle: bool = True, max_epochs: int | None = None) -> None:
+    def __init__(
+        self, prompts: Sequence[Prompt], *, seed: int, shuffle: bool = True, max_epochs: int | None = None
+    ) -> None:
         """`max_epochs` None: without end. Raises DataError when there are no prompts."""
         if not prompts:
             raise DataError("data.train: there are no prompts")
@@ -67,7 +69,7 @@ class PromptLoader:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken. Raises CheckpointError when it is of other prompts, another seed or order."""
+        """Continue where `state` was taken. Raises CheckpointError when it is of other prompts, seed or order."""
         own = self.state()
         if set(state) != set(own):
             raise CheckpointError(f"loader state has the keys {sorted(state)}; wanted: {sorted(own)}")
@@ -77,8 +79,8 @@ class PromptLoader:
         if state["fingerprint"] != own["fingerprint"]:
             raise CheckpointError(
                 f"data.train: the checkpoint was saved with other prompts ({state['prompts']}, fingerprint "
-                f"{state['fingerprint'][:12]}; this run has {own['prompts']}, {own['fingerprint'][:12]}); resume with the "
-                "same data, tokenizer, chat template and length limit"
+                f"{state['fingerprint'][:12]}; this run has {own['prompts']}, {own['fingerprint'][:12]}); resume with "
+                "the same data, tokenizer, chat template and length limit"
             )
         position = state["position"]
         if not isinstance(position, int) or position < 0:

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from grpo.config.schema import Data, Dataset, Policy
 from grpo.data.prompt import Prompt, fingerprint_of
 from grpo.data.render import Renderer
-from grpo.data.sources import Example, read_examples
+from grpo.data.sources import read_examples
 from grpo.data.tokens import check_vocabulary, tokenize
 from grpo.errors import DataError
 
@@ -42,25 +42,27 @@ def load_prompts(
         key: the place of `dataset` in the recipe, for error messages.
 
     Raises:
-        DataError: nothing to read, a record that cannot be used, a text that the tokenizer cannot represent, an id outside
-            the vocabulary, a prompt over the limit with `overlong_prompts=error`, or no prompt left.
+        DataError: nothing to read, a record that cannot be used, a text that the tokenizer cannot represent, an id
+            outside the vocabulary, a prompt over the limit with `overlong_prompts=error`, or no prompt left.
+
     """
     env_name = dataset.env_name or data.default.env_name
     if env_name is None:
         raise DataError(f"{key}.env_name: not set, nor data.default.env_name; name the entry of `env` that scores it")
     found = read_examples(dataset, key=key)
+    names = [example.example_id for example in found]
     renderer = Renderer.build(data.default, policy.tokenizer, tokenizer)
-    texts = renderer.render([example.prompt for example in found], [example.example_id for example in found])
-    ids = tokenize(texts, tokenizer, names=[example.example_id for example in found], templated=renderer.templated)
+    texts = renderer.render([example.prompt for example in found], names)
+    ids = tokenize(texts, tokenizer, names=names, templated=renderer.templated)
     if vocab_size is not None:
-        check_vocabulary(ids, vocab_size, tokenizer, names=[example.example_id for example in found])
+        check_vocabulary(ids, vocab_size, tokenizer, names=names)
     prompts = [
         Prompt(example.example_id, text, tuple(row), env_name, example.answer, example.record)
         for example, text, row in zip(found, texts, ids, strict=True)
     ]
     limit = prompt_limit(data, policy)
     kept = [prompt for prompt in prompts if len(prompt.token_ids) <= limit]
-    _check_lengths(prompts, kept, limit, data, key, found)
+    _check_lengths(prompts, kept, limit=limit, refuse=data.overlong_prompts == "error", key=key)
     return PromptSet(kept, len(prompts) - len(kept), fingerprint_of(kept))
 
 
@@ -70,10 +72,8 @@ def prompt_limit(data: Data, policy: Policy) -> int:
     return room if data.max_input_seq_length is None else min(room, data.max_input_seq_length)
 
 
-def _check_lengths(
-    prompts: Sequence[Prompt], kept: Sequence[Prompt], limit: int, data: Data, key: str, found: Sequence[Example]
-) -> None:
-    if len(kept) == len(found):
+def _check_lengths(prompts: Sequence[Prompt], kept: Sequence[Prompt], *, limit: int, refuse: bool, key: str) -> None:
+    if len(kept) == len(prompts):
         return
     longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
     what = (
@@ -81,7 +81,7 @@ def _check_lengths(
         f"{longest.prompt_id} with {len(longest.token_ids)}"
     )
     raise_it = "raise policy.max_total_sequence_length or data.max_input_seq_length"
-    if data.overlong_prompts == "error":
+    if refuse:
         raise DataError(f"{what}; {raise_it}, or set data.overlong_prompts=drop")
     if not kept:
         raise DataError(f"{what}, so that none is left; {raise_it}")

@@ -29,7 +29,7 @@ class Renderer:
 
     @classmethod
     def build(cls, default: DataDefault, settings: Tokenizer, tokenizer: PreTrainedTokenizerBase) -> "Renderer":
-        """Read the files that the recipe names. Raises DataError for one that is missing or has no place for the prompt."""
+        """Read the files that the recipe names. Raises DataError for one that is missing or has no place to fill."""
         template = _chat_template(settings, tokenizer)
         wrapper = ("", "")
         if default.prompt_file is not None:
@@ -39,8 +39,9 @@ class Renderer:
         if default.system_prompt_file is not None:
             if template is None:
                 raise DataError(
-                    f"data.default.system_prompt_file={default.system_prompt_file}: a system prompt needs a chat template, and "
-                    f"{_why_none(settings)}; name a Jinja file in {_TEMPLATE_KEY}, or write it into data.default.prompt_file"
+                    f"data.default.system_prompt_file={default.system_prompt_file}: a system prompt needs a "
+                    f"chat template, and {_why_none(settings)}; name a Jinja file in {_TEMPLATE_KEY}, or write the text into "
+                    "data.default.prompt_file"
                 )
             system_prompt = _read(default.system_prompt_file, "data.default.system_prompt_file").strip()
         return cls(tokenizer, template, settings.chat_template_kwargs, wrapper, system_prompt)
@@ -51,7 +52,7 @@ class Renderer:
         return self.template is not None
 
     def render(self, prompts: Sequence[str | list[Message]], names: Sequence[str]) -> list[str]:
-        """The texts of `prompts`. Raises DataError, naming the record, for a chat without template or a template's refusal."""
+        """The texts of `prompts`. Raises DataError, naming the record, where there is no template or it refuses."""
         if self.template is None:
             return [self._plain(prompt, name) for prompt, name in zip(prompts, names, strict=True)]
         chats = [self._chat(prompt) for prompt in prompts]
@@ -63,7 +64,8 @@ class Renderer:
     def _plain(self, prompt: str | list[Message], name: str) -> str:
         if not isinstance(prompt, str):
             raise DataError(
-                f"{name}: the prompt is a chat, and there is no chat template: name a Jinja file in {_TEMPLATE_KEY}, or give texts"
+                f"{name}: the prompt is a chat, and there is no chat template: name a Jinja file in "
+                f"{_TEMPLATE_KEY}, or give texts"
             )
         return self.wrapper[0] + prompt + self.wrapper[1]
 

@@ -26,8 +26,8 @@ def largest_digit(split: Literal["train", "heldout"], count: int, seed: int = 0)
     """Records `{"prompt": "3,7,2,5=", "answer": "7"}`: the largest of four digits.
 
     The two splits share no prompt, whatever the seed: crc32 of the prompt decides. Answers are as evenly spread as the
-    prompts allow (k is the answer of (k+1)^4 - k^4 prompts: 0 of one, 9 of 3,439), so that a constant reply scores at most
-    0.2. Held-out prompts are distinct; a training prompt is given at most `TRAIN_REPEATS` times.
+    prompts allow (k is the answer of (k+1)^4 - k^4 prompts: 0 of one, 9 of 3,439), so that a constant reply scores at
+    most 0.2. Held-out prompts are distinct; a training prompt is given at most `TRAIN_REPEATS` times.
 
     Raises DataError for an unknown split, and for a count that is not positive or that cannot be balanced.
     """

@@ -24,10 +24,14 @@ class RecordTemplate:
         parts = []
         for literal, field, specification, conversion in _pieces(source, key):
             if field is not None and (specification or conversion or not _FIELD.fullmatch(field)):
-                raise DataError(f"{key}: {{{field}}} in {source!r} is not allowed; valid: '{{field}}' and '{{field[key]}}'")
+                raise DataError(
+                    f"{key}: {{{field}}} in {source!r} is not allowed; valid: '{{field}}' and '{{field[key]}}'"
+                )
             parts.append((literal, () if field is None else tuple(re.findall(r"[^\[\]]+", field))))
         if not any(path for _, path in parts):
-            raise DataError(f"{key}: {source!r} has no field, so that every prompt would be the same; write e.g. '{{question}}'")
+            raise DataError(
+                f"{key}: {source!r} has no field, so that every prompt would be the same; write e.g. '{{question}}'"
+            )
         return cls(source, tuple(parts))
 
     def render(self, record: Mapping[str, Any], where: str) -> str:
@@ -57,7 +61,9 @@ def parse_wrapper(text: str, *, key: str) -> tuple[str, str]:
         (after if places else before).append(literal)
         if field is not None:
             if field or specification or conversion:
-                raise DataError(f"{key}: {{{field}}} is not allowed; one '{{}}' is for the prompt, '{{{{' and '}}}}' for braces")
+                raise DataError(
+                    f"{key}: {{{field}}} is not allowed; one '{{}}' is for the prompt, '{{{{' and '}}}}' for braces"
+                )
             places += 1
     if places != 1:
         raise DataError(f"{key}: there are {places} places '{{}}' for the prompt; one is wanted")

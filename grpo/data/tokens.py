@@ -15,9 +15,9 @@ def tokenize(
 ) -> list[list[int]]:
     """Token ids of `texts`, in one batch.
 
-    A text that a chat template wrote holds its special tokens already. Any other gets the tokens that the tokenizer puts
-    before a text (a beginning of sequence, mostly), unless it starts with them; never those that it puts after one, since
-    a completion follows.
+    A text that a chat template wrote holds its special tokens already. Any other gets the tokens that the tokenizer
+    puts before a text (a beginning of sequence, mostly), unless it starts with them; never those that it puts after
+    one, since a completion follows.
 
     Raises DataError, naming the record, for a text that the tokenizer cannot represent or that has no tokens.
     """
@@ -79,7 +79,9 @@ def _check_encodable(texts: Sequence[str], names: Sequence[str]) -> None:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"{name}: the prompt holds half of a surrogate pair at character {error.start}, which is no text") from error
+            raise DataError(
+                f"{name}: the prompt holds half of a surrogate pair at character {error.start}, which is no text"
+            ) from error
 
 
 def _check_unknown(
@@ -96,7 +98,11 @@ def _check_unknown(
 
 def _unrepresentable(text: str, name: str, tokenizer: PreTrainedTokenizerBase, unknown: int) -> str:
     characters = sorted(set(text))
-    bad = [c for c, row in zip(characters, _encode(characters, tokenizer), strict=True) if unknown in row and not c.isspace()]
+    bad = [
+        c
+        for c, row in zip(characters, _encode(characters, tokenizer), strict=True)
+        if unknown in row and not c.isspace()
+    ]
     what = f"the characters {', '.join(map(repr, bad))}" if bad else "some of its words"
     return f"{name}: the tokenizer has no token for {what} of the prompt {text[:60]!r}"
 
@@ -110,4 +116,5 @@ def _check_dropped(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, nam
     for text, name in zip(texts, names, strict=True):
         bad = sorted(dropped.intersection(text))
         if bad:
-            raise DataError(f"{name}: the tokenizer leaves out the characters {', '.join(map(repr, bad))} of the prompt {text[:60]!r}")
+            shown = ", ".join(map(repr, bad))
+            raise DataError(f"{name}: the tokenizer leaves out the characters {shown} of the prompt {text[:60]!r}")

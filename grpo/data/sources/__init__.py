@@ -19,11 +19,14 @@ def read_examples(dataset: Dataset, *, key: str) -> list[Example]:
 
     Raises DataError when it cannot be read or holds nothing.
     """
-    generated = isinstance(dataset, ReasoningGymDataset)
+    if isinstance(dataset, ReasoningGymDataset):
+        input_key, output_key = QUESTION, ANSWER
+    else:
+        input_key, output_key = dataset.input_key, dataset.output_key
     found = examples(
         _records(dataset, key),
-        input_key=QUESTION if generated else dataset.input_key,
-        output_key=ANSWER if generated else dataset.output_key,
+        input_key=input_key,
+        output_key=output_key,
         prompt_template=dataset.prompt_template,
         max_samples=dataset.max_samples,
         key=key,

@@ -19,7 +19,9 @@ def function_records(name: str, kwargs: Mapping[str, Any], *, key: str) -> Itera
     except DataError as error:
         raise DataError(f"{key}.function: {error}") from error
     except Exception as error:
-        raise DataError(f"{key}.function: {name}({_arguments(kwargs)}) raised {type(error).__name__}: {error}") from error
+        raise DataError(
+            f"{key}.function: {name}({_arguments(kwargs)}) raised {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(records, list):
         raise DataError(f"{key}.function: {name} returned {type(records).__name__}; wanted: a list of dicts")
     if not records:

@@ -48,7 +48,9 @@ def examples(
         answered = answered or output_key in record
         found.append(Example(where, prompt, _answer(record.get(output_key), output_key, where), record))
     if found and not answered:
-        raise DataError(f"{key}.output_key: no record has the column {output_key!r}; the columns are: {_columns(record)}")
+        raise DataError(
+            f"{key}.output_key: no record has the column {output_key!r}; the columns are: {_columns(record)}"
+        )
     return found
 
 
@@ -60,7 +62,9 @@ def numbered(records: Iterable[Mapping[str, Any]], source: str) -> Iterator[tupl
 
 def _prompt(record: Mapping[str, Any], input_key: str, where: str, key: str) -> str | list[Message]:
     if input_key not in record:
-        raise DataError(f"{where}: there is no column {input_key!r} ({key}.input_key); the columns are: {_columns(record)}")
+        raise DataError(
+            f"{where}: there is no column {input_key!r} ({key}.input_key); the columns are: {_columns(record)}"
+        )
     value = record[input_key]
     if isinstance(value, str):
         if not value.strip():
@@ -75,7 +79,11 @@ def _prompt(record: Mapping[str, Any], input_key: str, where: str, key: str) -> 
 
 
 def _is_message(message: Any) -> bool:
-    return isinstance(message, Mapping) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
+    return (
+        isinstance(message, Mapping)
+        and isinstance(message.get("role"), str)
+        and isinstance(message.get("content"), str)
+    )
 
 
 def _answer(value: Any, output_key: str, where: str) -> str | None:
@@ -83,7 +91,9 @@ def _answer(value: Any, output_key: str, where: str) -> str | None:
         return value
     if isinstance(value, Number):  # bool and Decimal too
         return str(value)
-    raise DataError(f"{where}: the answer in column {output_key!r} is {_shown(value)}; wanted: a text, a number or null")
+    raise DataError(
+        f"{where}: the answer in column {output_key!r} is {_shown(value)}; wanted: a text, a number or null"
+    )
 
 
 def _columns(record: Mapping[str, Any]) -> str:
