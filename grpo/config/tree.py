@@ -90,3 +90,19 @@ def take(root: Branch, key: str) -> Node | None:
     if taken is not None and not child.children:
         root.children.pop(head)
     return taken
+
+
+def removals(node: Node, prefix: str = "") -> Iterator[str]:
+    """Dotted keys that are to be forgotten."""
+    if isinstance(node, Removed):
+        yield prefix
+    elif isinstance(node, Branch):
+        for name, child in node.children.items():
+            yield from removals(child, f"{prefix}.{name}" if prefix else name)
+
+
+def tree_of(values: Any, origin: str = "") -> Node:
+    """A tree of plain values."""
+    if isinstance(values, dict):
+        return Branch(origin, {name: tree_of(value, origin) for name, value in values.items()})
+    return Leaf(values, origin)

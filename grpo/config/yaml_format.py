@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from grpo.config.tree import Branch, Leaf, Node
+from grpo.config.tree import Branch, Leaf, Node, plain
 from grpo.errors import ConfigError
 
 _BOOL = "tag:yaml.org,2002:bool"
@@ -21,7 +21,10 @@ _SCALARS = (
     (_INT, re.compile(r"[-+]?(0|[1-9][0-9_]*)"), "-+0123456789"),
     (
         _FLOAT,
-        re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
+        re.compile(
+            r"[-+]?(\.[0-9]+|[0-9][0-9_]*\.[0-9]*)([eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
+            r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+        ),
         "-+.0123456789",
     ),
     (_NULL, re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""]),
@@ -40,7 +43,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own class attribute
+    """Keeps PyYAML's resolvers too, so that a reader of version 1.1 takes no text of ours for something else."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
         return True
@@ -58,7 +61,8 @@ def _represent_dict(dumper: yaml.SafeDumper, values: dict[str, Any]) -> yaml.Nod
 for _tag, _pattern, _first in _SCALARS:
     _whole = re.compile(rf"^(?:{_pattern.pattern})$")
     _Loader.add_implicit_resolver(_tag, _whole, _first)
-    _Dumper.add_implicit_resolver(_tag, _whole, _first)
+    if _tag == _FLOAT:
+        _Dumper.add_implicit_resolver(_tag, _whole, _first)
 _Loader.add_constructor(_FLOAT, _Loader.construct_yaml_float)
 _Loader.add_constructor(_INT, _Loader.construct_yaml_int)
 _Dumper.add_representer(list, _represent_list)
@@ -129,8 +133,6 @@ def _build(loader: _Loader, node: yaml.Node, *, origin: str, lines: bool, above:
 
 def _value(loader: _Loader, node: yaml.Node, here: str, above: tuple[yaml.Node, ...]) -> Any:
     if isinstance(node, yaml.SequenceNode):
-        from grpo.config.tree import plain
-
         inner = (*above, node)
         return [plain(_build(loader, item, origin=here, lines=False, above=inner)) for item in node.value]
     return loader.construct_object(node, deep=True)

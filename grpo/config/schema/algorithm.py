@@ -91,7 +91,7 @@ class LossFn(Section):
     kl_output_clamp_value: float | None = Field(10.0, gt=0)
     use_importance_sampling_correction: bool = False
     importance_sampling_correction_type: CorrectionKind = "token"
-    truncated_importance_sampling_ratio: float = Field(2.0, gt=0, description="cap of tis and mis")
+    truncated_importance_sampling_ratio: float | None = Field(None, gt=0, description="cap of tis and mis (null: 2)")
     importance_sampling_ratio_min: float | None = Field(
         None, ge=0, description="lower bound of icepop (null: 0.5) and seq-mask-tis (null: 0.999)"
     )

@@ -8,7 +8,7 @@ from grpo.config.schema.base import Section
 
 
 class DatasetBase(Section):
-    env_name: str | None = Field(None, description="key of `env` that scores this dataset; null: data.default.env_name")
+    env_name: str | None = Field(None, description="key of `env` that scores this dataset; null: data.default.env_name, or the only entry of `env`")
     prompt_template: str | None = Field(
         None, description="'{field}' and '{field[key]}' of the record; null: the prompt column"
     )
@@ -63,8 +63,8 @@ class DataDefault(Section):
     """What a dataset uses where it says nothing itself."""
 
     env_name: str | None = None
-    prompt_file: str | None = Field(None, description="text with one '{}' for the prompt")
-    system_prompt_file: str | None = None
+    prompt_file: str | None = Field(None, description="text with one '{}' for the prompt: a path, or a shipped name (cot.txt)")
+    system_prompt_file: str | None = Field(None, description="path of the system prompt; needs a chat template")
 
 
 class Data(Section):
@@ -73,7 +73,7 @@ class Data(Section):
     default: DataDefault = DataDefault()
     shuffle: bool = True
     max_input_seq_length: int | None = Field(
-        None, gt=0, description="prompt tokens; null: what leaves room for one new token"
+        None, gt=0, description="prompt tokens; null: what leaves room for min_new_tokens, and for one"
     )
     overlong_prompts: Literal["drop", "error"] = Field(
         "drop", description="prompts over the limit: dropped and counted, or refused"

@@ -1,0 +1,35 @@
+"""The nearest valid key to a misspelt one."""
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+from grpo.config.schema import Config
+from grpo.config.shape import section_keys, shape_of
+
+_NEAR = 0.7
+
+
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """`"; did you mean X?"`, or nothing where nothing is near."""
+    scored = sorted(((_likeness(word, one), one) for one in candidates), key=lambda pair: (-pair[0], pair[1]))
+    if not scored or scored[0][0] < _NEAR:
+        return ""
+    # A right leaf in several sections: all of them are named.
+    best = [one for score, one in scored if score > scored[0][0] - 0.02][:3]
+    return f"; did you mean {' or '.join(best)}?"
+
+
+def valid_keys(key: str) -> list[str]:
+    """Every key of the schema; the names of maps (`env.*`) are taken from `key` itself."""
+    parts = key.split(".")
+    found = []
+    for pattern in section_keys(shape_of(Config)):
+        names = pattern.split(".")
+        found.append(".".join(parts[i] if name == "*" and i < len(parts) else name for i, name in enumerate(names)))
+    return [one for one in found if "*" not in one and one != key]
+
+
+def _likeness(word: str, candidate: str) -> float:
+    whole = SequenceMatcher(None, word, candidate).ratio()
+    leaf = SequenceMatcher(None, word.rpartition(".")[2], candidate.rpartition(".")[2]).ratio()
+    return max(whole, 0.3 * whole + 0.7 * leaf)

@@ -1,0 +1,84 @@
+"""Conflicts of data, verifiers, validation, schedule and checkpoints."""
+
+from collections.abc import Iterator
+
+from grpo.config.nearest import did_you_mean
+from grpo.config.rules.conflict import Conflict, Rule
+from grpo.config.schema import Config
+
+_METRICS = ("train", "validation", "rollout", "performance", "timing", "memory")
+
+
+def env_names(config: Config) -> Iterator[Conflict]:
+    names = {"data.train.env_name": config.data.train.env_name}
+    if config.data.validation is not None:
+        names["data.validation.env_name"] = config.data.validation.env_name
+    if not config.env:
+        yield Conflict(("env",), "no verifier; at least one, such as env.math.verifier=math")
+        return
+    there = ", ".join(config.env)
+    for key, name in names.items():
+        if name is None:
+            yield Conflict((key, "data.default.env_name"), f"no entry of `env` is named to score the answers; there are: {there}")
+        elif name not in config.env:
+            yield Conflict((key,), f"there is no such entry of `env`{did_you_mean(name, config.env)}; there are: {there}")
+
+
+def validation_set(config: Config) -> Iterator[Conflict]:
+    if config.data.validation is not None:
+        return
+    wanted = {
+        "grpo.val_period": config.grpo.val_period > 0,
+        "grpo.val_at_start": config.grpo.val_at_start,
+        "grpo.val_at_end": config.grpo.val_at_end,
+    }
+    keys = tuple(key for key, on in wanted.items() if on)
+    if keys:
+        yield Conflict(
+            ("data.validation", *keys), "there is no validation set: name one, or set val_period to 0 and the others to false"
+        )
+
+
+def schedule(config: Config) -> Iterator[Conflict]:
+    scheduler, decay = config.policy.scheduler, "policy.scheduler.decay"
+    steps, floor = "policy.scheduler.decay_steps", "policy.scheduler.min_lr_ratio"
+    if scheduler.decay != "constant":
+        if scheduler.decay_steps is None:
+            yield Conflict((decay, steps), "a decay needs its number of updates")
+        return
+    if scheduler.decay_steps is not None:
+        yield Conflict((decay, steps), "nothing decays; null, or a decay of linear or cosine")
+    if scheduler.min_lr_ratio:
+        yield Conflict((decay, floor), "nothing decays; 0, or a decay of linear or cosine")
+
+
+def betas(config: Config) -> Iterator[Conflict]:
+    if not all(0 <= one < 1 for one in config.policy.optimizer.kwargs.betas):
+        yield Conflict(("policy.optimizer.kwargs.betas",), "each must be at least 0 and below 1")
+
+
+def checkpoint_metric(config: Config) -> Iterator[Conflict]:
+    name = config.checkpointing.metric_name
+    if config.checkpointing.enabled and config.checkpointing.keep_top_k and name.split("/")[0] not in _METRICS:
+        yield Conflict(
+            ("checkpointing.metric_name",),
+            f"metrics are named GROUP/NAME, such as validation/accuracy or train/reward; groups: {', '.join(_METRICS)}",
+        )
+
+
+RULES: tuple[Rule, ...] = (env_names, validation_set, schedule, betas, checkpoint_metric)
+
+
+def notes(config: Config) -> Iterator[str]:
+    """What is allowed and probably not meant."""
+    data = config.data
+    used = {data.train.env_name} | ({data.validation.env_name} if data.validation is not None else set())
+    for name in config.env:
+        if name not in used:
+            yield f"env.{name} scores no dataset; leave it out with ~env.{name}"
+    if data.validation is not None and not (config.grpo.val_period or config.grpo.val_at_start or config.grpo.val_at_end):
+        yield "data.validation is never used: grpo.val_period is 0, val_at_start and val_at_end are false"
+    checkpointing = config.checkpointing
+    if checkpointing.enabled and checkpointing.keep_top_k and data.validation is None:
+        if checkpointing.metric_name.startswith("validation/"):
+            yield f"checkpointing.keep_top_k keeps none: without a validation set there is no {checkpointing.metric_name}"
