@@ -61,13 +61,6 @@ class Batch:
                 chosen[field.name] = value[index if field.name in ("lengths", "advantages") else tokens]
         return Batch(**chosen)
 
-    def to(self, device: torch.device) -> Batch:
-        """The same batch on another device; itself where it is there already."""
-        if self.tokens.device == device:
-            return self
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Batch(**{name: None if value is None else value.to(device) for name, value in values.items()})
-
     def with_values(self, **values: Tensor) -> Batch:
         """A copy with some of its fields replaced."""
         return replace(self, **values)

@@ -44,10 +44,10 @@ class MicroBatch:
 
 
 def plan_micro_batches(lengths: Sequence[int], planning: Planning, *, min_count: int = 1) -> list[MicroBatch]:
-    """Cut sequences of these lengths (tokens) into micro-batches: every sequence once, the same plan for the same input.
+    """Cut sequences of these lengths (tokens) into micro-batches: every sequence once, same input, same plan.
 
-    At least `min_count` micro-batches come back: the largest are halved until there are as many, so that every rank can be
-    given the same number. ValueError if a sequence alone is above the cap, or there are fewer sequences than `min_count`.
+    At least `min_count` micro-batches come back: the largest are halved until there are as many, so that every rank can
+    be given the same number. ValueError if a sequence alone is above the cap, or `min_count` above their number.
     """
     if not lengths:
         groups: list[list[int]] = []
@@ -93,9 +93,8 @@ def _split_until(groups: list[list[int]], lengths: Sequence[int], count: int) ->
     if groups and count > len(lengths):
         raise ValueError(f"{len(lengths)} sequences cannot make {count} micro-batches")
     while groups and len(groups) < count:
-        widest = max(
-            (i for i in range(len(groups)) if len(groups[i]) > 1), key=lambda i: (sum(lengths[r] for r in groups[i]), -i)
-        )
+        several = [index for index, rows in enumerate(groups) if len(rows) > 1]
+        widest = max(several, key=lambda index: sum(lengths[row] for row in groups[index]))
         half = (len(groups[widest]) + 1) // 2
         groups[widest : widest + 1] = [groups[widest][:half], groups[widest][half:]]
 

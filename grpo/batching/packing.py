@@ -38,8 +38,9 @@ def first_fit_decreasing(lengths: Sequence[int], capacity: int) -> Bins:
 def modified_first_fit_decreasing(lengths: Sequence[int], capacity: int) -> Bins:
     """Fills the bins of large items first (Johnson and Garey 1985): at most 71/60 of the optimum + 1.
 
-    An item of over half a bin opens one. Fullest first, each such bin takes the largest medium item (over a third) that
-    fits; then, emptiest first, those without one take two small items (over a sixth). First fit decreasing does the rest.
+    An item of over half a bin opens one. Fullest first, each such bin takes the largest medium item (over a third)
+    that fits; then, emptiest first, those without one take two small items (over a sixth). First fit decreasing does
+    the rest.
     """
     order = _descending(lengths)
     large = [item for item in order if 2 * lengths[item] > capacity]
@@ -67,10 +68,10 @@ def modified_first_fit_decreasing(lengths: Sequence[int], capacity: int) -> Bins
 
 
 def balanced(lengths: Sequence[int], capacity: int) -> Bins:
-    """Bins of nearly equal sums: longest processing time first (Graham 1969) over the fewest bins for which the cap holds.
+    """Bins of nearly equal sums: longest processing time first (Graham 1969) into the fewest bins that keep the cap.
 
-    The count starts at the total over the cap, rounded up; where it would need as many bins as first fit decreasing or
-    more, that packing is returned.
+    The number of bins starts at the total over the cap, rounded up. Where even as many bins as first fit decreasing
+    needs break the cap, that packing is returned.
     """
     packed = first_fit_decreasing(lengths, capacity)
     order = _descending(lengths)

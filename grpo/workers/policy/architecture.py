@@ -24,12 +24,18 @@ def check_supported(model: PreTrainedModel) -> None:
     kind = model.config.model_type
     if kind not in SUPPORTED_MODEL_TYPES:
         raise ModelError(
-            f"model_type {kind!r} cannot be trained: log-probs are made from the output weights alone, and its logits may be "
-            f"scaled or capped; supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
+            f"model_type {kind!r} cannot be trained: log-probs are made from the output weights alone, and its logits "
+            f"may be scaled or capped; supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
         )
-    head = model.get_output_embeddings()
-    if head.bias is not None:
-        raise ModelError(f"{type(model).__name__} has an output bias (lm_head.bias), which the log-probs would leave out")
+    if model.lm_head.bias is not None:
+        raise ModelError(f"{type(model).__name__} has an output bias (lm_head.bias), which log-probs would leave out")
+    if model.config.to_dict().get("use_sliding_window"):
+        raise ModelError("config.json has use_sliding_window true: attention to all earlier tokens alone is supported")
+    if model.config.attention_dropout:
+        raise ModelError(
+            f"config.json has attention_dropout {model.config.attention_dropout}: it must be 0, or log-probs before and "
+            "after an update would differ by chance"
+        )
 
 
 def checkpoint_activations(model: nn.Module) -> None:
@@ -38,10 +44,11 @@ def checkpoint_activations(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.gradient_checkpointing = True
-            module._gradient_checkpointing_func = run  # noqa: SLF001 (transformers' own hook, without its training mode)
+            # transformers' own hook, without its training mode
+            module._gradient_checkpointing_func = run  # type: ignore[assignment]  # noqa: SLF001
             module.training = True  # of the layer alone, which is what it asks: dropout stays off within
 
 
 def output_weight(model: PreTrainedModel) -> torch.Tensor:
     """[V, H]: the weight of the output embedding."""
-    return model.get_output_embeddings().weight  # type: ignore[no-any-return]
+    return model.get_output_embeddings().weight  # type: ignore[no-any-return, no-untyped-call]

@@ -15,11 +15,14 @@ from grpo.algorithm.objective import Denominators, TokenValues, objective
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch, Planning, padding_efficiency, plan_micro_batches
 from grpo.config.schema import Config
-from grpo.errors import CheckpointError
+from grpo.errors import CheckpointError, ConfigError
+from grpo.models.loading import load_model
+from grpo.models.locate import locate_model
 from grpo.workers.policy.architecture import check_supported, checkpoint_activations, output_weight
+from grpo.workers.policy.attention import use_causal_attention
 from grpo.workers.policy.forward import ModelInputs, model_inputs, needed_lengths, predictor_states
 from grpo.workers.policy.optimizer import NamedAdamW
-from grpo.workers.policy.options import objective_options, planning
+from grpo.workers.policy.options import needs_reference, objective_options, planning
 from grpo.workers.policy.precision import RoundedCopy
 from grpo.workers.policy.schedule import learning_rate_factor
 from grpo.workers.policy.token_logprobs import TokenLogprobs, token_logprobs
@@ -43,10 +46,12 @@ class DTensorPolicy:
         Raises:
             ModelError: an architecture whose log-probs would be wrong.
         """
-        check_supported(model)
+        for each in (model,) if reference is None else (model, reference):
+            check_supported(each)
+            use_causal_attention(each)
         policy = config.policy
-        assert all(each.dtype == torch.float32 for each in model.parameters()), "masters are float32"
-        assert (reference is not None) == (config.loss_fn.reference_policy_kl_penalty != 0), "a reference for a KL term only"
+        assert all(each.dtype in {torch.float32, torch.float64} for each in model.parameters()), "masters are float32"
+        assert (reference is not None) == needs_reference(config), "a reference policy is there for a KL term only"
         self.weight_version = 0
         self._device = torch.device(device)
         self._policy_config = policy
@@ -64,6 +69,23 @@ class DTensorPolicy:
         self._optimizer = NamedAdamW(
             self._masters, lr=adamw.lr, betas=adamw.betas, eps=adamw.eps, weight_decay=adamw.weight_decay
         )
+
+    @classmethod
+    def from_config(cls, config: Config) -> DTensorPolicy:
+        """Load the model, and the reference policy where the KL penalty is not zero.
+
+        Raises:
+            ConfigError: a GPU is asked for and there is none.
+            ModelError: the folder is missing, unreadable or of an unsupported architecture.
+        """
+        device = _device(config)
+        policy = config.policy
+        folder = locate_model(policy.model_name, policy.model_revision)
+
+        def load() -> PreTrainedModel:
+            return load_model(folder, dtype=torch.float32, random_weights=policy.random_weights, seed=config.grpo.seed)
+
+        return cls(load(), config, reference=load() if needs_reference(config) else None, device=device)
 
     @property
     def learning_rate(self) -> float:
@@ -92,7 +114,6 @@ class DTensorPolicy:
         Raises:
             FloatingPointError: the gradient norm is not finite. Weights and optimizer are those before the call.
         """
-        batch = batch.to(self._device)
         needed = needed_lengths(batch)
         plan, efficiency = _plan(needed.tolist(), self._train_planning)
         learning_rate = self.learning_rate
@@ -147,23 +168,24 @@ class DTensorPolicy:
         self.weight_version = int(values["weight_version"])
 
     def _backward(self, batch: Batch, micro: MicroBatch, needed: Tensor, denominators: Denominators) -> MetricSums:
-        inputs = model_inputs(batch, micro, needed)
+        inputs = model_inputs(batch, micro, needed, self._device)
         current = self._token_logprobs(self._compute, inputs, with_entropy=self._options.entropy_coef != 0)
         assert batch.advantages is not None, "training needs advantages"
-        assert (batch.old_logprobs is None) == self._options.force_on_policy_ratio, "old log-probs, or the on-policy ratio"
+        on_policy = self._options.force_on_policy_ratio
+        assert (batch.old_logprobs is None) == on_policy, "old log-probs are given exactly without the on-policy ratio"
         values = TokenValues(
             logprobs=current.logprobs,
             mask=torch.ones_like(inputs.targets, dtype=torch.bool),
-            sequence_ids=inputs.sequence_ids,
+            sequence_ids=inputs.sequence_ids.to(self._device),
             num_sequences=len(micro.rows),
-            advantages=batch.advantages[torch.as_tensor(micro.rows, device=self._device)],
-            generation_logprobs=batch.generation_logprobs[inputs.trained],
-            old_logprobs=_at(batch.old_logprobs, inputs.trained),
-            reference_logprobs=_at(batch.reference_logprobs, inputs.trained),
+            advantages=batch.advantages[torch.as_tensor(micro.rows)].to(self._device),
+            generation_logprobs=batch.generation_logprobs[inputs.trained].to(self._device),
+            old_logprobs=_at(batch.old_logprobs, inputs.trained, self._device),
+            reference_logprobs=_at(batch.reference_logprobs, inputs.trained, self._device),
             entropy=current.entropy,
         )
         result = objective(values, self._options, denominators)
-        result.loss.backward()
+        result.loss.backward()  # type: ignore[no-untyped-call]
         return result.metrics
 
     def _token_logprobs(self, model: PreTrainedModel, inputs: ModelInputs, *, with_entropy: bool) -> TokenLogprobs:
@@ -178,22 +200,35 @@ class DTensorPolicy:
 
     @torch.no_grad()
     def _batch_logprobs(self, model: PreTrainedModel, batch: Batch) -> Tensor:
-        batch = batch.to(self._device)
         needed = needed_lengths(batch)
         plan, _ = _plan(needed.tolist(), self._logprob_planning)
-        result = torch.zeros(batch.tokens.numel(), dtype=torch.float32, device=self._device)
+        result = torch.zeros(batch.tokens.numel(), dtype=torch.float32)
+        parts = []
         for micro in plan:
-            inputs = model_inputs(batch, micro, needed)
-            result[inputs.trained] = self._token_logprobs(model, inputs, with_entropy=False).logprobs
-        return result.cpu()
+            inputs = model_inputs(batch, micro, needed, self._device)
+            parts.append((inputs.trained, self._token_logprobs(model, inputs, with_entropy=False).logprobs))
+        for trained, values in parts:  # only now wait for the device
+            result[trained] = values.to("cpu", torch.float32)
+        return result
 
     def _refuse_gradients(self, norm: float, learning_rate: float, trained_tokens: int) -> None:
         names = self._optimizer.non_finite()
         self._optimizer.zero_grad()
         raise FloatingPointError(
-            f"update {self.weight_version + 1}: the gradient norm is {norm} over {trained_tokens} trained tokens at learning "
-            f"rate {learning_rate:g}; not finite in {len(names)} parameters, first {names[:3]}; the weights are unchanged"
+            f"update {self.weight_version + 1}: the gradient norm is {norm} over {trained_tokens} trained tokens at "
+            f"learning rate {learning_rate:g}; {len(names)} parameters have gradients that are not finite, first "
+            f"{names[:3]}; the weights are unchanged"
         )
+
+
+def _device(config: Config) -> str:
+    if config.cluster.gpus_per_node == 0:
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"cluster.gpus_per_node is {config.cluster.gpus_per_node} but torch finds no GPU; 0 runs on the CPU"
+        )
+    return "cuda"
 
 
 def _frozen(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
@@ -212,8 +247,8 @@ def _plan(needed: Sequence[int], how: Planning) -> tuple[list[MicroBatch], float
     return renamed, padding_efficiency(lengths, plan)
 
 
-def _at(values: Tensor | None, index: Tensor) -> Tensor | None:
-    return None if values is None else values[index]
+def _at(values: Tensor | None, index: Tensor, device: torch.device) -> Tensor | None:
+    return None if values is None else values[index].to(device)
 
 
 def _merged(sums: Sequence[MetricSums]) -> MetricSums:
@@ -230,7 +265,7 @@ def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Ten
 def _check_same_model(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor]) -> None:
     odd = sorted(set(parameters) ^ set(weights))
     if odd:
-        raise CheckpointError(f"the checkpoint is of another model: {len(odd)} weight names differ, the first is {odd[0]}")
+        raise CheckpointError(f"the checkpoint is of another model: {len(odd)} weight names differ, first {odd[0]}")
     for name, parameter in parameters.items():
         if parameter.shape != weights[name].shape:
             raise CheckpointError(

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch
+from grpo.workers.policy.attention import PackedBounds
 
 
 @dataclass(frozen=True)
 class ModelInputs:
     """What the model is called with, and where in its output the trained tokens are predicted.
 
-    Padding is on the right and causal attention never looks there, so that no attention mask is needed. Packed sequences
-    are one row whose positions start again with each sequence: attention is kept apart by that alone.
+    Padding is on the right, where causal attention never looks, so there is no attention mask. All but `trained` and
+    `sequence_ids`, which index the batch, are on the model's device.
     """
 
-    input_ids: Tensor  # [R, W] int64
+    input_ids: Tensor  # [R, W] int64; [1, W] where packed
     position_ids: Tensor  # [1, W] int64
+    packed: PackedBounds | None
     predictors: Tensor  # [N] int64: flat positions in [R, W] whose hidden state predicts a trained token
     targets: Tensor  # [N] int64: those tokens
     trained: Tensor  # [N] int64: their positions in the batch's token dimension
@@ -28,38 +32,52 @@ class ModelInputs:
 
 
 def needed_lengths(batch: Batch) -> Tensor:
-    """[B] int64: leading tokens of each sequence that the model must see to predict its trained ones; 0 if there are none."""
-    positions = torch.arange(batch.tokens.numel(), device=batch.tokens.device) - batch.starts[batch.sequence_ids]
+    """[B] int64: leading tokens of each sequence that the model must see to predict its trained ones.
+
+    The last trained token itself is not among them. 0: no token is trained.
+    """
+    positions = torch.arange(batch.tokens.numel()) - batch.starts[batch.sequence_ids]
     zeros = torch.zeros_like(batch.lengths)
     return zeros.scatter_reduce(0, batch.sequence_ids, positions.where(batch.mask, 0), "amax")
 
 
-def model_inputs(batch: Batch, micro: MicroBatch, needed: Tensor) -> ModelInputs:
-    """Lay the sequences of `micro` out as rows of its width, or as one row. `needed` is `needed_lengths(batch)`."""
-    rows = torch.as_tensor(micro.rows, device=needed.device)
-    lengths, starts = needed[rows], batch.starts[rows]
-    count = torch.arange(len(micro.rows), device=needed.device)
-    owner = torch.repeat_interleave(count, lengths)  # [sum of lengths]
-    offsets = lengths.cumsum(0) - lengths
-    position = torch.arange(owner.numel(), device=needed.device) - offsets[owner]
-    source = starts[owner] + position  # in the batch's token dimension
+def model_inputs(batch: Batch, micro: MicroBatch, needed: Tensor, device: torch.device) -> ModelInputs:
+    """Lay the sequences of `micro` out as rows of its width, or as one row where it has none.
+
+    `batch` and `needed`, which is `needed_lengths(batch)`, are on the CPU: indices are worked out there, so that nothing
+    waits for the device.
+    """
+    rows = torch.as_tensor(micro.rows)
+    lengths = needed[rows]
+    owner = torch.repeat_interleave(torch.arange(len(micro.rows)), lengths)  # [sum of lengths]
+    flat = torch.arange(owner.numel())
+    position = flat - (lengths.cumsum(0) - lengths)[owner]
+    source = batch.starts[rows][owner] + position  # in the batch's token dimension
     if micro.width is None:
-        flat = torch.arange(owner.numel(), device=needed.device)
         input_ids, position_ids = batch.tokens[source][None], position[None]
+        packed = PackedBounds.of(lengths.tolist(), device)
     else:
         flat = owner * micro.width + position
-        padded = torch.zeros(len(micro.rows) * micro.width, dtype=torch.int64, device=needed.device)
-        input_ids = padded.index_copy_(0, flat, batch.tokens[source]).view(len(micro.rows), micro.width)
-        position_ids = torch.arange(micro.width, device=needed.device)[None]
-    trained = source + 1
-    chosen = batch.mask[trained].nonzero()[:, 0]
-    trained = trained[chosen]
-    return ModelInputs(input_ids, position_ids, flat[chosen], batch.tokens[trained], trained, owner[chosen])
+        input_ids = torch.zeros((len(micro.rows), micro.width), dtype=torch.int64)
+        input_ids.view(-1)[flat] = batch.tokens[source]
+        position_ids = torch.arange(micro.width)[None]
+        packed = None
+    chosen = batch.mask[source + 1].nonzero()[:, 0]
+    trained = source[chosen] + 1
+    return ModelInputs(
+        input_ids=input_ids.to(device),
+        position_ids=position_ids.to(device),
+        packed=packed,
+        predictors=flat[chosen].to(device),
+        targets=batch.tokens[trained].to(device),
+        trained=trained,
+        sequence_ids=owner[chosen],
+    )
 
 
-def predictor_states(model: nn.Module, inputs: ModelInputs) -> Tensor:
+def predictor_states(model: PreTrainedModel, inputs: ModelInputs) -> Tensor:
     """[N, H]: the last hidden states, after the final norm, at `inputs.predictors`."""
-    trunk = model.get_decoder()
-    output = trunk(input_ids=inputs.input_ids, position_ids=inputs.position_ids, use_cache=False)
-    hidden = output.last_hidden_state
+    trunk = model.get_decoder()  # type: ignore[no-untyped-call]
+    output = trunk(input_ids=inputs.input_ids, position_ids=inputs.position_ids, use_cache=False, packed=inputs.packed)
+    hidden = cast("Tensor", output.last_hidden_state)
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, inputs.predictors)

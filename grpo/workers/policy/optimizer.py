@@ -71,7 +71,7 @@ class NamedAdamW:
         expected = {f"{name}.{moment}" for name in self._parameters for moment in MOMENTS}
         if tensors and set(tensors) != expected:
             odd = sorted(set(tensors) ^ expected)
-            raise CheckpointError(f"optimizer state does not fit this model: {len(odd)} names differ, the first is {odd[0]}")
+            raise CheckpointError(f"the optimizer state is of another model: {len(odd)} names differ, first {odd[0]}")
         self._adamw.state.clear()
         for name, parameter in self._parameters.items():
             if not tensors:

@@ -10,6 +10,7 @@ from grpo.config.schema import Config, Policy
 def objective_options(config: Config) -> ObjectiveOptions:
     """`loss_fn.*` of a resolved configuration."""
     loss = config.loss_fn
+    cap = loss.truncated_importance_sampling_ratio
     return ObjectiveOptions(
         kind=loss.kind,
         ratio_clip_min=loss.ratio_clip_min,
@@ -27,10 +28,15 @@ def objective_options(config: Config) -> ObjectiveOptions:
         kl_output_clamp=loss.kl_output_clamp_value,
         use_correction=loss.use_importance_sampling_correction,
         correction_kind=loss.importance_sampling_correction_type,
-        correction_cap=loss.truncated_importance_sampling_ratio,
+        correction_cap=ObjectiveOptions.correction_cap if cap is None else cap,
         correction_min=loss.importance_sampling_ratio_min,
         correction_max=loss.importance_sampling_ratio_max,
     )
+
+
+def needs_reference(config: Config) -> bool:
+    """A KL coefficient of 0 loads no reference policy and runs no reference pass."""
+    return config.loss_fn.reference_policy_kl_penalty != 0
 
 
 def planning(policy: Policy, *, training: bool) -> Planning:

@@ -13,8 +13,8 @@ def learning_rate_factor(
 ) -> float:
     """What the peak learning rate is multiplied by in the update after `update` finished ones.
 
-    Linear warm-up: 1/warmup_steps in the first update, 1 in update number `warmup_steps`. Then over `decay_steps` updates
-    down to `min_ratio`, linearly or as a half cosine, and constant from there.
+    Linear warm-up: 1/warmup_steps in the first update, 1 in update number `warmup_steps`. Then over `decay_steps`
+    updates down to `min_ratio`, linearly or as a half cosine, and constant from there.
     """
     if update < warmup_steps:
         return (update + 1) / warmup_steps

@@ -36,20 +36,26 @@ def token_logprobs(
 ) -> TokenLogprobs:
     """Log-probs of `targets` under softmax(hidden @ weight.T / temperature), with gradients for `hidden` and `weight`.
 
-    hidden [N, H] of the compute dtype; weight [V, H] of the same or a wider dtype (it is rounded to the compute dtype for
-    the products, its gradient is accumulated in float32 or wider and returned in its own dtype); targets [N] int64.
-    Log-softmax and entropy are float32, or float64 where `hidden` is. At most `chunk_size` tokens (null: about 32 MiB of
-    float32) have logits in existence at any time, forward and backward.
+    hidden [N, H] of the compute dtype; weight [V, H], rounded to that dtype for the products, while its gradient is
+    accumulated in float32 or wider and returned in its own dtype; targets [N] int64. Log-softmax and entropy are
+    float32, float64 where `hidden` is. Logits of at most `chunk_size` tokens (None: about 32 MiB of float32) exist at
+    any time, forward and backward.
     """
     chunk = default_chunk_size(weight.shape[0]) if chunk_size is None else chunk_size
-    logprobs, entropy = _TokenLogprobs.apply(hidden, weight, targets, temperature, chunk, with_entropy)
-    return TokenLogprobs(logprobs, entropy)
+    values = _TokenLogprobs.apply(hidden, weight, targets, temperature, chunk, with_entropy)  # type: ignore[no-untyped-call]
+    return TokenLogprobs(*values)
 
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int, with_entropy: bool
+    def forward(  # noqa: PLR0917 (nor does it take a mapping)
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        temperature: float,
+        chunk: int,
+        with_entropy: bool,  # noqa: FBT001 (`apply` takes no keywords)
     ) -> tuple[Tensor, Tensor | None]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         rounded = weight.to(hidden.dtype)
@@ -102,7 +108,8 @@ def _log_softmax(hidden: Tensor, weight: Tensor, temperature: float, dtype: torc
 
 
 def _entropy(log_p: Tensor) -> Tensor:
-    return torch.linalg.vecdot(log_p.exp(), log_p).neg_()
+    entropy: Tensor = torch.linalg.vecdot(log_p.exp(), log_p)
+    return entropy.neg()
 
 
 def _grad_logits(
