@@ -17,11 +17,11 @@ class Decoder(Protocol):
     """
 
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Read the prompts: tokens [P, L] int64 padded on the left, lengths [P] int64 -> logits [P, V] after the last."""
+        """Read tokens [P, L] int64, padded on the left, and lengths [P] int64 -> logits [P, V] after the last."""
         ...
 
     def fan_out(self, rows: Tensor, new_tokens: int) -> None:
-        """Continue with rows [N] int64 of the prefilled prompts (repeats allowed), each by at most `new_tokens` tokens."""
+        """Continue rows [N] int64 of the prefilled prompts (repeats allowed), each by at most `new_tokens` tokens."""
         ...
 
     def step(self, tokens: Tensor) -> Tensor:

@@ -81,9 +81,9 @@ def decode(
 class _Run:
     """The rows of a job while they are sampled: what came out, and which of them still go on."""
 
-    def __init__(self, job: Job, sampling: SamplingParams, device: torch.device, stop_strings: StopStrings | None) -> None:
+    def __init__(self, job: Job, sampling: SamplingParams, device: torch.device, strings: StopStrings | None) -> None:
         self.steps = max(job.limits)
-        self._sampling, self._device, self._strings = sampling, device, stop_strings
+        self._sampling, self._device, self._strings = sampling, device, strings
         self._sampler = Sampler(sampling, device)
         self._noise = Noise(job.seeds, job.num_completions, self.steps) if sampling.temperature > 0 else None
         count = len(job.prompts) * job.count
@@ -97,9 +97,9 @@ class _Run:
         self._uniforms = torch.empty(0)
         prompts = torch.arange(len(job.prompts))[:, None] * job.num_completions
         self._noise_rows = (prompts + torch.arange(job.first, job.first + job.count)).flatten()
-        self._look_every = _LOOK_EVERY_WITH_STRINGS if stop_strings else _LOOK_EVERY[device.type]
+        self._look_every = _LOOK_EVERY_WITH_STRINGS if strings else _LOOK_EVERY[device.type]
         self._can_end = self._limits is not None or (
-            (bool(sampling.stop_token_ids) or stop_strings is not None) and sampling.min_new_tokens < self.steps
+            (bool(sampling.stop_token_ids) or strings is not None) and sampling.min_new_tokens < self.steps
         )
 
     def sample(self, logits: Tensor, step: int) -> Tensor:
@@ -153,7 +153,9 @@ class _Run:
 
     def result(self) -> Sampled:
         if not bool(self._probabilities.isfinite().all()):
-            raise GenerationError("the model's logits are not finite: its weights have diverged or cannot be computed in this precision")
+            raise GenerationError(
+                "the model's logits are not finite: its weights have diverged or cannot be computed in this precision"
+            )
         past_end = self.steps + 1
         lengths = torch.full_like(self._all_limits, past_end)
         if len(self._stops):
@@ -162,7 +164,8 @@ class _Run:
             lengths = torch.where(is_stop.any(1), is_stop.int().argmax(1) + 1, lengths)
         if self._strings is not None:
             reach = torch.minimum(lengths, self._all_limits).tolist()
-            cuts = [self._strings.cut(tokens[:length]) for tokens, length in zip(self._tokens.tolist(), reach, strict=True)]
+            rows = zip(self._tokens.tolist(), reach, strict=True)
+            cuts = [self._strings.cut(tokens[:length]) for tokens, length in rows]
             found = torch.tensor([past_end if cut is None else cut for cut in cuts], device=self._device)
             lengths = torch.minimum(lengths, found)
         stopped = lengths <= self._all_limits

@@ -112,6 +112,8 @@ class DenseDecoder:
         self._mask: Tensor | None = None
         self._cos = self._sin = torch.empty(0)
         self._positions: Tensor | None = None
+        self._padding: Tensor | None = None
+        self._column = 0  # where the next token goes
 
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         self.clear()
@@ -166,14 +168,16 @@ class DenseDecoder:
             cos, sin = self._cos[self._positions][:, None], self._sin[self._positions][:, None]
             self._positions = self._positions + 1
         end = self._column + 1
-        mask, beta = (self._embedding, 0) if self._mask is None else (self._mask[:, :, :end], 1)
-        bias = mask[:1, :1] if beta == 0 else mask
+        shape = (len(tokens), self._kv_heads, -1, self._head_size)
+        mask = None if self._mask is None else self._mask[:, :, :end]
         for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
             queries, key, value = self._project(layer, hidden, cos, sin)
-            keys[:, self._column] = key.reshape(-1, self._head_size)
-            values[:, self._column] = value.reshape(-1, self._head_size)
-            grouped = queries.reshape(len(keys), -1, self._head_size)
-            scores = torch.baddbmm(bias, grouped, keys[:, :end].transpose(1, 2), beta=beta, alpha=self._scale)
+            keys.view(shape)[:, :, self._column] = key
+            values.view(shape)[:, :, self._column] = value
+            grouped = (queries * self._scale).reshape(len(keys), -1, self._head_size)
+            scores = torch.bmm(grouped, keys[:, :end].transpose(1, 2))
+            if mask is not None:
+                scores += mask
             shares = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
             attended = torch.bmm(shares, values[:, :end])
             hidden = self._finish(layer, hidden, attended.view(len(tokens), -1))
@@ -182,7 +186,7 @@ class DenseDecoder:
 
     def keep(self, rows: Tensor) -> None:
         def select(cache: Tensor) -> Tensor:
-            return cache.unflatten(0, (-1, self._kv_heads))[rows].flatten(0, 1)
+            return cache.view(-1, self._kv_heads, *cache.shape[1:])[rows].flatten(0, 1)
 
         self._keys = [select(cache) for cache in self._keys]
         self._values = [select(cache) for cache in self._values]
@@ -198,18 +202,18 @@ class DenseDecoder:
         return cos, torch.cat((-sin[..., :half], sin[..., half:]), -1)
 
     def _project(self, layer: _Layer, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[..., hidden] -> rotated queries [..., heads, size] and keys [..., KV heads, size]; values [..., KV heads, size]."""
+        """[..., hidden] -> queries [..., heads, size] and keys [..., KV heads, size], rotated, and values like keys."""
         normed = functional.rms_norm(hidden, layer.input_norm.shape, layer.input_norm, self._eps)
         projected = normed @ layer.qkv if layer.qkv_bias is None else _affine(layer.qkv_bias, normed, layer.qkv)
-        heads = projected.unflatten(-1, (-1, self._head_size))
-        rotated, values = heads.split((self._heads + self._kv_heads, self._kv_heads), -2)
+        heads = projected.view(*projected.shape[:-1], -1, self._head_size)
+        rotated, values = torch.split(heads, [self._heads + self._kv_heads, self._kv_heads], -2)
         if layer.q_norm is not None and layer.k_norm is not None:
-            queries, keys = rotated.split((self._heads, self._kv_heads), -2)
+            queries, keys = torch.split(rotated, [self._heads, self._kv_heads], -2)
             queries = functional.rms_norm(queries, layer.q_norm.shape, layer.q_norm, self._eps)
             keys = functional.rms_norm(keys, layer.k_norm.shape, layer.k_norm, self._eps)
             rotated = torch.cat((queries, keys), -2)
         rotated = torch.addcmul(rotated * cos, rotated.roll(self._head_size // 2, -1), sin)
-        queries, keys = rotated.split((self._heads, self._kv_heads), -2)
+        queries, keys = torch.split(rotated, [self._heads, self._kv_heads], -2)
         return queries, keys, values
 
     def _finish(self, layer: _Layer, hidden: Tensor, attended: Tensor) -> Tensor:
@@ -225,7 +229,7 @@ class DenseDecoder:
 
 
 def _affine(added: Tensor, inputs: Tensor, matrix: Tensor) -> Tensor:
-    """added + inputs @ matrix, over the last dimension."""
+    """The product of inputs and matrix over the last dimension, plus what is added."""
     if inputs.dim() == 2:
         return torch.addmm(added, inputs, matrix)
     return added + inputs @ matrix

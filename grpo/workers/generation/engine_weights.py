@@ -38,7 +38,7 @@ class EngineWeights:
     def replace(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take a whole set of weights. On an error the old ones stay.
 
-        Each tensor is copied as it arrives, so a sender may reuse its buffer; both sets exist until the last has arrived.
+        Each tensor is copied as it arrives, so a sender may reuse its buffer; both sets exist until the last is here.
 
         Raises:
             GenerationError: a name is unknown, arrives twice or is missing, or a shape differs.
@@ -67,7 +67,7 @@ class EngineWeights:
             first = members[0]
             block = torch.empty((sum(rows), *first.shape[1:]), dtype=first.dtype, device=first.device)
             blocks[group] = block
-            slices.update(zip(group, block.split(rows), strict=True))
+            slices.update(zip(group, torch.split(block, rows), strict=True))
         return blocks, slices
 
     def _check(self, name: str, tensor: Tensor, waiting: set[str]) -> None:
@@ -80,4 +80,6 @@ class EngineWeights:
             raise GenerationError(f"weight update: {name} arrived twice{kept}")
         wanted = tuple(self._parameters[name].shape)
         if tuple(tensor.shape) != wanted:
-            raise GenerationError(f"weight update: {name} has shape {tuple(tensor.shape)}, the engine's is {wanted}{kept}")
+            raise GenerationError(
+                f"weight update: {name} has shape {tuple(tensor.shape)}, the engine's is {wanted}{kept}"
+            )

@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grpo.config.schema import Config
-from grpo.errors import GenerationError
 from grpo.models.loading import load_model, load_tokenizer
 from grpo.models.locate import locate_model
 from grpo.rollout.trajectory import Completion
@@ -29,8 +28,8 @@ CACHE_BYTES = 2 << 30  # of one batch: keys, values and the logits of a step
 class HfGenerator:
     """A `Generator` over a transformers model of its own, in this process.
 
-    Dense Llama-like models are decoded by `DenseDecoder`; all others by their own forward. `sleep` and `wake` do nothing:
-    the weights stay where they are and the cache lives only inside `generate`.
+    Dense Llama-like models are decoded by `DenseDecoder`, all others by their own forward. `sleep` and `wake` do
+    nothing: the weights stay where they are and the cache lives only inside `generate`.
     """
 
     def __init__(self, config: Config, model_path: Path, *, cache_bytes: int = CACHE_BYTES) -> None:
@@ -39,7 +38,10 @@ class HfGenerator:
         self._config = config
         self._device = torch.device("cuda" if config.cluster.gpus_per_node else "cpu")
         model = load_model(
-            model_path, dtype=getattr(torch, policy.precision), random_weights=policy.random_weights, seed=config.grpo.seed
+            model_path,
+            dtype=getattr(torch, policy.precision),
+            random_weights=policy.random_weights,
+            seed=config.grpo.seed,
         )
         model = model.to(self._device).requires_grad_(False)  # type: ignore[arg-type]
         self._context = policy.generation.vllm_cfg.max_model_len or policy.max_total_sequence_length

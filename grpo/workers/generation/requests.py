@@ -42,8 +42,8 @@ def check_requests(
             raise GenerationError(f"prompt {index} has no tokens: at least one is needed to start from")
         if len(prompt) >= context:
             raise GenerationError(
-                f"prompt {index} has {len(prompt)} tokens, which leaves no room for a completion in the engine's context of "
-                f"{context} (policy.max_total_sequence_length, policy.generation.vllm_cfg.max_model_len)"
+                f"prompt {index} has {len(prompt)} tokens, which leaves no room for a completion in the engine's "
+                f"context of {context} (policy.max_total_sequence_length, policy.generation.vllm_cfg.max_model_len)"
             )
         if min(prompt) < 0 or max(prompt) >= vocabulary:
             raise GenerationError(
@@ -54,13 +54,14 @@ def check_requests(
 
 
 def _check_sampling(sampling: SamplingParams, vocabulary: int) -> None:
+    last = vocabulary - 1
     valid = {
         "max_new_tokens": (sampling.max_new_tokens >= 1, "at least 1"),
         "temperature": (sampling.temperature >= 0, "0 (greedy) or more"),
         "top_p": (0 < sampling.top_p <= 1, "in (0, 1]"),
         "top_k": (sampling.top_k is None or sampling.top_k >= 1, "null or at least 1"),
         "min_new_tokens": (0 <= sampling.min_new_tokens <= sampling.max_new_tokens, "from 0 to max_new_tokens"),
-        "stop_token_ids": (all(0 <= token < vocabulary for token in sampling.stop_token_ids), f"from 0 to {vocabulary - 1}"),
+        "stop_token_ids": (all(0 <= token <= last for token in sampling.stop_token_ids), f"from 0 to {last}"),
         "stop_strings": (all(sampling.stop_strings), "not empty"),
     }
     for name, (holds, wanted) in valid.items():

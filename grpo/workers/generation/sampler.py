@@ -17,9 +17,9 @@ _BELOW_ONE = 1.0 - 2.0**-40
 class Sampler:
     """Draws one token a row by inverting the cumulative distribution at a uniform number.
 
-    The distribution is softmax(z / T), cut to the `top_k` largest and then to the smallest set whose probability reaches
-    `top_p`, renormalised. At temperature 0 the token is the argmax and its probability that of softmax(z), unfiltered:
-    the degenerate distribution's own probability, 1, would say nothing (vLLM reports the same).
+    The distribution is softmax(z / T), cut to the `top_k` largest and then to the smallest set whose probability
+    reaches `top_p`, renormalised. At temperature 0 the token is the argmax and its probability that of softmax(z),
+    unfiltered: the degenerate distribution's own probability, 1, would say nothing (vLLM reports the same).
     """
 
     def __init__(self, sampling: SamplingParams, device: torch.device) -> None:
@@ -80,8 +80,8 @@ def _draw(probabilities: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 class Noise:
     """Uniform numbers for each completion of each prompt, from the prompt's seed alone.
 
-    A prompt's numbers do not depend on the other prompts or on how they are batched. Each prompt has a Philox stream keyed
-    by its seed (torch's CPU generator keeps only 32 bits of a seed), read in blocks of [G, NOISE_BLOCK].
+    A prompt's numbers do not depend on the other prompts or on how they are batched. Each prompt has a Philox stream
+    keyed by its seed (torch's CPU generator keeps only 32 bits of a seed), read in blocks of [G, NOISE_BLOCK].
     """
 
     def __init__(self, seeds: Sequence[int], num_completions: int, length: int) -> None:
@@ -90,7 +90,7 @@ class Noise:
         self._length = length
 
     def block(self, rows: Tensor, start: int, device: torch.device) -> Tensor:
-        """Uniforms for tokens start ... start + NOISE_BLOCK - 1; `start` goes through the multiples of NOISE_BLOCK in order.
+        """Uniforms for the NOISE_BLOCK tokens from `start`, which goes through the multiples of NOISE_BLOCK in order.
 
         Args:
             rows: [N] int64 on the CPU: prompt * G + completion of each row wanted.

@@ -12,8 +12,8 @@ from grpo.workers.protocol import SamplingParams
 class StopStrings:
     """Finds the token that completes a stop string.
 
-    That token is the completion's last: ids and log-probs stay as sampled, only the finish reason says "stop". Text of the
-    first `min_new_tokens` tokens does not stop a completion.
+    That token is the completion's last: ids and log-probs stay as sampled, only the finish reason says "stop". Text of
+    the first `min_new_tokens` tokens does not stop a completion.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, sampling: SamplingParams) -> None:
