@@ -150,13 +150,13 @@ def _tiles(summary: Summary) -> list[Tile]:
     timing = summary.timing
     tiles = []
     if summary.accuracy is not None:
-        chance = "" if summary.chance is None else f"chance {summary.chance:.2f} · "
+        chance = "validation · " if summary.chance is None else f"validation · chance {summary.chance:.2f} · "
         best = f"best {fmt.number(summary.best_accuracy)} at step {summary.best_accuracy_step}"
-        tiles.append(Tile("Validation accuracy", f"{summary.accuracy:.3f}", chance + best))
+        tiles.append(Tile("Accuracy", f"{summary.accuracy:.3f}", chance + best))
     if summary.reward_last is not None:
         window = min(REWARD_WINDOW, summary.steps)
-        detail = f"mean of the last {window} · {fmt.number(summary.reward_first)} at the start"
-        tiles.append(Tile("Training reward", fmt.number(summary.reward_last), detail))
+        detail = f"training, last {window} · {fmt.number(summary.reward_first)} in the first"
+        tiles.append(Tile("Reward", fmt.number(summary.reward_last), detail))
     of_steps = "" if summary.max_steps is None else f"of at most {summary.max_steps}"
     tiles.append(Tile("Steps", fmt.number(summary.steps), of_steps))
     tiles.append(Tile("Time in steps", _whole_time(timing.total), f"{fmt.seconds(timing.median_step)} a step, median"))
@@ -164,8 +164,9 @@ def _tiles(summary: Summary) -> list[Tile]:
         mfu = "" if summary.mfu is None else f"FLOP utilisation {fmt.per_cent(summary.mfu)}"
         tiles.append(Tile("Tokens/s/GPU", fmt.number(round(summary.tokens_per_second_per_gpu, 1)), mfu or "median"))
     if summary.completion_length is not None:
-        truncated = "" if summary.truncated_fraction is None else f"{fmt.per_cent(summary.truncated_fraction)} truncated"
-        tiles.append(Tile("Completion length", f"{fmt.number(summary.completion_length)} tokens", truncated))
+        truncated = summary.truncated_fraction
+        detail = "tokens" if truncated is None else f"tokens · {fmt.per_cent(truncated)} truncated"
+        tiles.append(Tile("Completion", fmt.number(summary.completion_length), detail))
     if summary.peak_memory_gib is not None:
         tiles.append(Tile("Peak memory", f"{summary.peak_memory_gib:.2f} GiB", "highest of the steps"))
     return tiles

@@ -4,29 +4,8 @@ from collections.abc import Sequence
 from importlib import resources
 
 from grpo.telemetry.content import Content
-from grpo.telemetry.figures import LIGHT, Figure, themed
-
-# The same roles for a dark screen.
-DARK = {
-    "ink": "#e8edf2",
-    "muted": "#9aa8b5",
-    "grid": "#2a343e",
-    "surface": "#171e25",
-    "series-1": "#5ab0ee",
-    "series-2": "#f5955c",
-    "series-3": "#45c79c",
-    "series-4": "#c39be0",
-    "phase-data": "#8a929a",
-    "phase-refit": "#d98bb4",
-    "phase-generation": "#3d97d3",
-    "phase-rewards": "#efe45e",
-    "phase-advantages": "#a8815f",
-    "phase-logprobs": "#7cc8f0",
-    "phase-policy_training": "#e8ab2e",
-    "phase-validation": "#2fb58d",
-    "phase-checkpoint": "#a08ad0",
-    "phase-other": "#57626d",
-}
+from grpo.telemetry.figures import Figure
+from grpo.telemetry.theme import DARK, LIGHT, themed
 
 
 def render_html(content: Content, figures: Sequence[Figure], config_text: str) -> str:

@@ -63,9 +63,7 @@ class Redactor:
             return self.text(value)
         if isinstance(value, Mapping):
             return {
-                self.text(str(key)): REMOVED
-                if is_secret_name(str(key)) and item not in (None, "")
-                else self.json(item)
+                self.text(str(key)): REMOVED if is_secret_name(str(key)) and item not in (None, "") else self.json(item)
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
