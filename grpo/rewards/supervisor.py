@@ -8,7 +8,7 @@ It imports the verifier once, forks the processes that run it, deals samples out
   this process ends when its channel to the trainer closes, hence also when the trainer is killed.
 
 Not `concurrent.futures` (a dead worker breaks the pool), `multiprocessing.Pool` (a dead worker's task is lost and
-waited for), loky (no limit per task) or pebble (kills on timeout, but the whole chunk with the culprit, not the culprit's
+waited for), loky (no limit per task) or pebble (kills on timeout, but the culprit's whole chunk and not its
 children; passes on the whole environment; unpickles what a worker sends).
 """
 
@@ -83,16 +83,20 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = socket.socketpair()
 
-    def serve(self) -> None:
-        """Score what the trainer sends until it closes the channel or dies."""
-        for end in (self._trainer, self._wake_read, self._wake_write):
+    def start(self) -> None:
+        """Fork the processes."""
+        for end in (self._wake_read, self._wake_write):
             end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
-        self._selector.register(self._trainer, selectors.EVENT_READ)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         for _ in range(self._num_workers):
             self._start_runner()
+
+    def serve(self) -> None:
+        """Score what the trainer sends until it closes the channel or dies."""
+        self._trainer.setblocking(False)
+        self._selector.register(self._trainer, selectors.EVENT_READ)
         while self._trainer_lives():
             self._deal()
             for key, events in self._selector.select(self._wait_seconds()):
@@ -325,18 +329,21 @@ def main(descriptor: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, settings["start_timeout_s"] + 1)
     verify, answer = _load(settings)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    trainer.sendall(frame(0, json.dumps(answer).encode()))
-    if verify is None:
-        return
-    gc.freeze()  # what was imported is shared with the forks
     try:
-        Supervisor(
+        if verify is None:
+            trainer.sendall(answer)
+            return
+        gc.freeze()  # what was imported is shared with the forks
+        supervisor = Supervisor(
             trainer,
             verify,
             num_workers=settings["num_workers"],
             timeout_s=settings["timeout_s"],
             memory_limit_mb=settings["memory_limit_mb"],
-        ).serve()
+        )
+        supervisor.start()
+        trainer.sendall(answer)
+        supervisor.serve()
     finally:
         process.kill_descendants()
 
@@ -347,12 +354,14 @@ def _receive_settings(trainer: socket.socket) -> dict[str, Any]:
     return settings
 
 
-def _load(settings: dict[str, Any]) -> tuple[Verifier | None, dict[str, Any]]:
+def _load(settings: dict[str, Any]) -> tuple[Verifier | None, bytes]:
+    """The verifier, if it can be loaded, and what to answer the trainer."""
     process.limit_memory(settings["memory_limit_mb"], final=False)
     try:
         verify = load_verifier(settings["verifier"], settings["kwargs"])
     except RewardError as error:
-        return None, {"error": str(error)}
+        return None, frame(0, json.dumps({"error": str(error)}).encode())
     finally:
         process.unlimit_memory()
-    return verify, {"error": None, "threads": threading.active_count() - 1}
+    answer = {"error": None, "threads": threading.active_count() - 1}
+    return verify, frame(0, json.dumps(answer).encode())
