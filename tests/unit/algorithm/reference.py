@@ -8,7 +8,7 @@ import torch
 def reference_objective(case, options, tokens, sequences):
     """Loss (scalar with gradient) and metrics over all sequences at once.
 
-    `case`: lists per token `l` (scalars that require grad), `old`, `gen`, `ref`, `entropy`, `mask`, `ids`; `advantages`.
+    `case`: per token `l` (scalars that require grad), `old`, `gen`, `ref`, `entropy`, `mask`, `ids`; `advantages`.
     """
     rows = {}
     for t, trained in enumerate(case["mask"]):
@@ -16,7 +16,8 @@ def reference_objective(case, options, tokens, sequences):
             rows.setdefault(case["ids"][t], []).append(t)
     old = [x.detach() for x in case["l"]] if options["force_on_policy_ratio"] else case["old"]
     loss = torch.zeros((), dtype=torch.float64)
-    seen = {name: 0.0 for name in ("ratio", "clipped", "weight", "kl", "error", "gen_kl", "approx_entropy", "outside")}
+    names = ("ratio", "clipped", "weight", "kl", "error", "gen_kl", "approx_entropy", "outside")
+    seen = dict.fromkeys(names, 0.0)
     ratios, sequence_errors = [], []
     for sequence, members in rows.items():
         advantage = case["advantages"][sequence]

@@ -149,14 +149,14 @@ def expected_advantages(rewards, groups, options):
     result = []
     for index, (own, group) in enumerate(zip(rewards, groups, strict=True)):
         others = [
-            r for i, (r, g) in enumerate(zip(rewards, groups, strict=True)) if g == group and i != index and r == r
+            r for i, (r, g) in enumerate(zip(rewards, groups, strict=True)) if g == group and i != index and not math.isnan(r)
         ]
-        if own != own or not others:
+        if math.isnan(own) or not others:
             result.append(0.0)
             continue
         members = [own, *others]
         if options["estimator"] == "reinforce_pp":
-            members = [r for r in rewards if r == r]
+            members = [r for r in rewards if not math.isnan(r)]
         if max(members) == min(members):
             result.append(0.0)
             continue

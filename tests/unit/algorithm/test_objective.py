@@ -56,7 +56,10 @@ def test_against_the_formulas_one_token_at_a_time(options, nonfinite):
     torch.testing.assert_close(values.logprobs.grad, gradients, rtol=1e-10, atol=1e-12)
     if options["entropy_coef"]:
         torch.testing.assert_close(
-            values.entropy.grad, torch.stack([zero if x.grad is None else x.grad for x in entropies]), rtol=1e-10, atol=0
+            values.entropy.grad,
+            torch.stack([zero if x.grad is None else x.grad for x in entropies]),
+            rtol=1e-10,
+            atol=0,
         )
     metrics = result.metrics.finalise(denominators)
     for name, value in expected_metrics.items():
