@@ -56,7 +56,7 @@ def restore_rng(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> lis
             torch.cuda.set_rng_state(tensors[_CUDA])
     except KeyError as error:
         raise CheckpointError(f"the checkpoint lacks the random state {error}") from error
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (IndexError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"the checkpoint holds a random state that does not fit this program: {error}") from error
     return [_CUDA] if _CUDA in tensors and not torch.cuda.is_available() else []
 

@@ -1,0 +1,33 @@
+import pytest
+
+from grpo.checkpoint.layout import MANIFEST, MARKER, is_leftover, looks_like_checkpoint, step_folder, step_folders
+
+
+def test_only_names_that_saving_makes_are_step_folders(tmp_path):
+    for name in ("step_0", "step_12", "step_3.tmp", "step_4.trash", "step_5.replaced"):
+        (tmp_path / name).mkdir()
+    for name in ("step_", "step_01", "step_-1", "step_1.old", "step_1.tmp.tmp", "Step_1", "step_1 ", "step_\u0661"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step_7").touch()
+    (tmp_path / "step_8").symlink_to(tmp_path)
+    found = {(folder.step, folder.suffix) for folder in step_folders(tmp_path)}
+    assert found == {(0, ""), (12, ""), (3, ".tmp"), (4, ".trash"), (5, ".replaced")}
+    assert all(folder.path == step_folder(tmp_path, folder.step, folder.suffix) for folder in step_folders(tmp_path))
+    assert list(step_folders(tmp_path / "nowhere")) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "checkpoint", "leftover"),
+    [
+        ([], False, True),
+        ([MARKER], True, True),
+        ([MARKER, "x"], True, True),
+        ([MANIFEST], True, False),
+        (["x"], False, False),
+    ],
+)
+def test_whose_a_folder_is(tmp_path, names, checkpoint, leftover):
+    for name in names:
+        (tmp_path / name).touch()
+    assert looks_like_checkpoint(tmp_path) == checkpoint
+    assert is_leftover(tmp_path) == leftover
