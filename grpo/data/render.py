@@ -40,8 +40,8 @@ class Renderer:
             if template is None:
                 raise DataError(
                     f"data.default.system_prompt_file={default.system_prompt_file}: a system prompt needs a "
-                    f"chat template, and {_why_none(settings)}; name a Jinja file in {_TEMPLATE_KEY}, or write the text into "
-                    "data.default.prompt_file"
+                    f"chat template, and {_why_none(settings)}; name a Jinja file in {_TEMPLATE_KEY}, or write the "
+                    "text into data.default.prompt_file"
                 )
             system_prompt = _read(default.system_prompt_file, "data.default.system_prompt_file").strip()
         return cls(tokenizer, template, settings.chat_template_kwargs, wrapper, system_prompt)

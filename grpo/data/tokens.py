@@ -50,6 +50,8 @@ def check_vocabulary(
 
 
 def _encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    if not texts:
+        return []
     encoding = tokenizer(
         list(texts),
         add_special_tokens=False,

@@ -4,11 +4,10 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from grpo.config.schema import Config, HubDataset
 from grpo.errors import DataError, GrpoError, ModelError
-from grpo.hub.store import Contents, stored_folder
+from grpo.hub.store import Contents, local_folder, stored_folder
 from grpo.models.shipped import shipped_names
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -34,7 +33,7 @@ def plan_fetch(config: Config) -> list[Item]:
     if policy.tokenizer.name not in (None, policy.model_name):
         items += _models(str(policy.tokenizer.name), None, "policy.tokenizer.name", weights=False)
     for key, dataset in (("data.train", config.data.train), ("data.validation", config.data.validation)):
-        if isinstance(dataset, HubDataset) and not Path(dataset.dataset_name).expanduser().is_dir():
+        if isinstance(dataset, HubDataset) and local_folder(dataset.dataset_name) is None:
             _check_name(dataset.dataset_name, f"{key}.dataset_name", DataError)
             items.append(Item("dataset", dataset.dataset_name, dataset.revision, f"{key}.dataset_name"))
     return list({(item.contents, item.name, item.revision): item for item in reversed(items)}.values())[::-1]
@@ -59,7 +58,7 @@ def require_stored(config: Config, recipe: str, overrides: Sequence[str] = ()) -
 
 
 def _models(name: str, revision: str | None, key: str, *, weights: bool) -> list[Item]:
-    if Path(name).expanduser().is_dir() or name in shipped_names():
+    if local_folder(name) is not None or name in shipped_names():
         return []
     _check_name(name, key, ModelError)
     return [Item("model" if weights else "tokenizer", name, revision, key)]

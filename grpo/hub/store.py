@@ -30,6 +30,12 @@ def store_home() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "grpo"
 
 
+def local_folder(name: str) -> Path | None:
+    """The folder of that path, where there is one; a name of the hub may look the same."""
+    folder = Path(name).expanduser()
+    return folder if name and folder.is_dir() else None
+
+
 @dataclass(frozen=True)
 class Pin:
     """What is known about a stored repository. `pin.json` holds these fields."""

@@ -7,7 +7,7 @@ from typing import Any
 from grpo.data.sources.record import numbered
 from grpo.errors import DataError
 from grpo.hub.offline import go_offline
-from grpo.hub.store import stored_dataset
+from grpo.hub.store import local_folder, stored_dataset
 
 _RUNS_CODE = (".pkl", ".pickle", ".py")  # `datasets` would unpickle the first two
 _SAVED_TO_DISK = ("state.json", "dataset_dict.json")
@@ -45,8 +45,7 @@ def locate_dataset(name: str, revision: str | None, *, key: str) -> Path:
 
     Raises DataError when there is none, or when it holds files that run code as they are read.
     """
-    local = Path(name).expanduser()
-    folder = local if local.is_dir() else stored_dataset(name, revision)
+    folder = local_folder(name) or stored_dataset(name, revision)
     if folder is None:
         at = f" at revision {revision}" if revision else ""
         raise DataError(
