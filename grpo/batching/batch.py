@@ -61,6 +61,6 @@ class Batch:
                 chosen[field.name] = value[index if field.name in ("lengths", "advantages") else tokens]
         return Batch(**chosen)
 
-    def with_values(self, **values: Tensor) -> Batch:
+    def with_values(self, **values: Tensor | None) -> Batch:
         """A copy with some of its fields replaced."""
         return replace(self, **values)

@@ -36,6 +36,8 @@ class UpdateResult:
 class Policy(Protocol):
     """The trained model with its optimizer and, where a KL term asks for one, its reference."""
 
+    weight_version: int  # updates done; names the current weights
+
     def logprobs(self, batch: Batch) -> Tensor:
         """[T] float32 on the CPU: log-probs of the batch's tokens under the current weights, 0 where the mask is false."""
         ...

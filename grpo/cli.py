@@ -1,0 +1,120 @@
+"""The command line. Every command imports what it needs itself, so that the light ones answer at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="Train language models by GRPO, and know that the trainer is right.",
+)  # fmt: skip
+
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="RECIPE [KEY=VALUE ...]", help="a shipped recipe or a YAML file, and overrides"),
+]
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="the recipe, where it is not the first argument")
+]
+
+
+@app.command()
+def train(
+    arguments: Arguments = None,
+    config: ConfigOption = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="set an earlier run in the run directory aside, and begin anew")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="print the last line only")] = False,
+    require_accuracy: Annotated[
+        float | None, typer.Option(min=0, max=1, help="exit 1 if the last validation accuracy is below this")
+    ] = None,
+) -> None:
+    """Train. A run directory that has a checkpoint is resumed."""
+    resolved = _resolve(arguments, config)
+    from grpo.trainer.run import train as run_training
+
+    finished = run_training(resolved, fresh=fresh, quiet=quiet, command=sys.argv)
+    if finished.outcome.signal is not None:
+        typer.echo(f"stopped by {finished.outcome.signal} and saved; the same command without --fresh resumes")
+    typer.echo(f"report: {finished.report}")
+    typer.echo(finished.summary)
+    if finished.outcome.signal is not None:
+        raise typer.Exit(130 if finished.outcome.signal == "SIGINT" else EXIT_REQUEUE)
+    if require_accuracy is not None and (
+        finished.outcome.accuracy is None or finished.outcome.accuracy < require_accuracy
+    ):
+        typer.echo(f"not learned: --require-accuracy {require_accuracy}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def config(
+    arguments: Arguments = None,
+    config: ConfigOption = None,
+    set_by: Annotated[bool, typer.Option("--set-by", help="say for each key where its value came from")] = False,
+) -> None:
+    """Print the whole resolved configuration as YAML."""
+    resolved = _resolve(arguments, config)
+    typer.echo(resolved.to_set_by() if set_by else resolved.to_yaml(), nl=False)
+
+
+@app.command()
+def recipes(
+    models: Annotated[
+        bool, typer.Option("--models", help="list the models that ship with the package instead")
+    ] = False,
+) -> None:
+    """List the shipped recipes."""
+    if models:
+        from grpo.models.shipped import shipped_names
+
+        for name in shipped_names():
+            typer.echo(name)
+        return
+    from grpo.recipes import shipped_recipes
+
+    for name in shipped_recipes():
+        typer.echo(name)
+
+
+@app.command()
+def report(
+    run_directory: Annotated[Path, typer.Argument(help="of a run, also one that is still running")],
+    output: Annotated[Path | None, typer.Option(help="folder to write to; default: the run directory")] = None,
+) -> None:
+    """Draw a run as HTML with pictures, and as Markdown."""
+    from grpo.telemetry.report import write_report
+
+    for path in write_report(run_directory, output):
+        typer.echo(path)
+
+
+def _resolve(arguments: list[str] | None, option: str | None):  # noqa: ANN202
+    from grpo.config import load_config
+
+    given = list(arguments or [])
+    if option is None:
+        if not given or "=" in given[0] or given[0].startswith("~"):
+            raise ConfigError("which recipe? Name one before the overrides; `grpo recipes` lists those that ship")
+        option = given.pop(0)
+    resolved = load_config(option, given)
+    for note in resolved.notes:
+        typer.echo(f"note: {note}", err=True)
+    return resolved
+
+
+def main() -> None:
+    """Run the command line; an error that the user can mend is printed without a traceback."""
+    try:
+        app()
+    except GrpoError as error:
+        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {error}")
+        sys.exit(error.exit_code)

@@ -1,0 +1,42 @@
+"""Where the loop gets its trajectories from. Generation on demand and the replay buffer are two sources of one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from grpo.rollout.trajectory import Trajectory
+from grpo.telemetry.timers import PhaseTimer
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The trajectories of one step, the completions of a group one after another."""
+
+    trajectories: list[Trajectory]
+    generated_samples: int  # all that the engine sampled for this step, dropped groups included
+    generated_tokens: int
+    prompt_tokens: int  # of all samples, each counted with its own prompt
+    metrics: Mapping[str, float] = field(default_factory=dict)  # what only this source knows, under `rollout/`
+
+
+class RolloutSource(Protocol):
+    """Gives one step's trajectories, accounting its time to the phases data, generation and rewards."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether `next_rollout` would give None."""
+        ...
+
+    def next_rollout(self, timer: PhaseTimer) -> Rollout | None:
+        """The next step's trajectories; None when the prompts are used up."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """JSON values from which `load_state` continues: nothing drawn twice, nothing skipped."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        ...

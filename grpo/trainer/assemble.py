@@ -1,0 +1,103 @@
+"""From a prepared run to the parts of the loop."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpo.checkpoint.manager import CheckpointManager
+from grpo.config import Config
+from grpo.data.loader import PromptLoader
+from grpo.models.loading import load_model
+from grpo.refit.local import LocalRefit
+from grpo.rewards.scoring import Rewards
+from grpo.rollout.on_demand import OnDemandSource
+from grpo.rollout.scoring import Scorer
+from grpo.telemetry.run_directory import RunDirectory
+from grpo.telemetry.timers import PhaseTimer
+from grpo.trainer.evaluation import Evaluator
+from grpo.trainer.loop import Parts, StepObserver
+from grpo.trainer.prepare import Prepared, train_sampling, validation_sampling
+from grpo.trainer.supported import device_of
+from grpo.workers.generation.factory import make_generator
+from grpo.workers.policy.dtensor import DTensorPolicy
+from grpo.workers.protocol import Generator
+
+_VOLATILE = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache")
+
+
+@contextmanager
+def assembled(
+    prepared: Prepared,
+    run: RunDirectory,
+    rewards: Rewards,
+    checkpoints: CheckpointManager | None,
+    observers: tuple[StepObserver, ...] = (),
+) -> Iterator[Parts]:
+    """Start engine and policy; on leaving, by an exception too, the engine is ended."""
+    config = prepared.config
+    if device_of(config) == "cpu":
+        torch.set_num_threads(config.cluster.cpu_threads or len(os.sched_getaffinity(0)))
+    with ExitStack() as stack:
+        generator = make_generator(config, prepared.model_path)
+        stack.callback(generator.shutdown)
+        policy = make_policy(config, prepared.model_path)
+        scorer = Scorer(
+            rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping
+        )
+        loader = PromptLoader(
+            prepared.train.prompts, seed=config.grpo.seed, shuffle=config.data.shuffle,
+            max_epochs=config.grpo.max_num_epochs,
+        )  # fmt: skip
+        yield Parts(
+            policy=policy,
+            source=OnDemandSource(loader, generator, scorer, train_sampling(config, prepared.tokenizer), config.grpo),
+            refit=LocalRefit(policy, generator),
+            evaluator=_evaluator(prepared, generator, scorer),
+            checkpoints=checkpoints,
+            run=run,
+            timer=PhaseTimer(synchronise=torch.cuda.synchronize if device_of(config) == "cuda" else None),
+            observers=observers,
+        )
+
+
+def make_policy(config: Config, model_path: Path) -> DTensorPolicy:
+    """The policy worker, with its reference where a KL term asks for one: the same weights, loaded apart."""
+
+    def load() -> Any:
+        return load_model(
+            model_path, dtype=torch.float32, random_weights=config.policy.random_weights, seed=config.grpo.seed
+        )
+
+    reference = load() if config.loss_fn.reference_policy_kl_penalty else None
+    return DTensorPolicy(load(), config, reference=reference, device=device_of(config))
+
+
+def checkpoint_manager(prepared: Prepared, run_path: Path) -> CheckpointManager | None:
+    """None when `checkpointing.enabled` is false."""
+    settings = prepared.config.checkpointing
+    if not settings.enabled:
+        return None
+    described = json.loads(prepared.model_config.to_json_string(use_diff=False))
+    model = {key: value for key, value in described.items() if key not in _VOLATILE}
+    return CheckpointManager(
+        Path(settings.checkpoint_dir) if settings.checkpoint_dir else run_path / "checkpoints",
+        keep_latest=settings.keep_latest, keep_top_k=settings.keep_top_k, metric_name=settings.metric_name,
+        higher_is_better=settings.higher_is_better, fingerprint={"model": model},
+    )  # fmt: skip
+
+
+def _evaluator(prepared: Prepared, generator: Generator, scorer: Scorer) -> Evaluator | None:
+    if prepared.validation is None:
+        return None
+    grpo = prepared.config.grpo
+    return Evaluator(
+        prepared.validation.prompts[: grpo.max_val_samples], generator, scorer,
+        validation_sampling(prepared.config, prepared.tokenizer), batch_size=grpo.val_batch_size, seed=grpo.seed,
+    )  # fmt: skip
