@@ -33,8 +33,8 @@ def check_supported(model: PreTrainedModel) -> None:
         raise ModelError("config.json has use_sliding_window true: attention to all earlier tokens alone is supported")
     if model.config.attention_dropout:
         raise ModelError(
-            f"config.json has attention_dropout {model.config.attention_dropout}: it must be 0, or log-probs before and "
-            "after an update would differ by chance"
+            f"config.json has attention_dropout {model.config.attention_dropout}: it must be 0, or log-probs before "
+            "and after an update would differ by chance"
         )
 
 

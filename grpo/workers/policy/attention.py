@@ -47,7 +47,7 @@ def causal_attention(
     packed: PackedBounds | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Query [R, heads, W, D], key and value [R, kv heads, W, D] -> [R, W, heads, D]: transformers' AttentionInterface."""
+    """Query [R, heads, W, D], key and value [R, kv heads, W, D] -> [R, W, heads, D], for AttentionInterface."""
     assert attention_mask is None, "this attention has no use for a mask"
     if packed is not None and query.is_cuda and query.dtype != torch.float32:
         return _packed_on_gpu(query, key, value, packed, scaling), None

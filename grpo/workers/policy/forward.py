@@ -44,7 +44,7 @@ def needed_lengths(batch: Batch) -> Tensor:
 def model_inputs(batch: Batch, micro: MicroBatch, needed: Tensor, device: torch.device) -> ModelInputs:
     """Lay the sequences of `micro` out as rows of its width, or as one row where it has none.
 
-    `batch` and `needed`, which is `needed_lengths(batch)`, are on the CPU: indices are worked out there, so that nothing
+    `batch` and `needed`, which is `needed_lengths(batch)`, are on the CPU: indices are worked out there and nothing
     waits for the device.
     """
     rows = torch.as_tensor(micro.rows)
