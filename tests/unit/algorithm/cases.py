@@ -105,9 +105,9 @@ def leaf(tensor):
 def select(values, sequences):
     """These sequences alone, in this order, as leaves of their own; also the positions of their tokens."""
     positions = torch.cat([(values.sequence_ids == s).nonzero().squeeze(1) for s in sequences])
-    ids = torch.cat([
-        torch.full((int((values.sequence_ids == s).sum()),), i, dtype=torch.int64) for i, s in enumerate(sequences)
-    ])
+    ids = torch.cat(
+        [torch.full((int((values.sequence_ids == s).sum()),), i, dtype=torch.int64) for i, s in enumerate(sequences)]
+    )
     chosen = {
         name: getattr(values, name)[positions].detach() for name in PER_TOKEN if getattr(values, name) is not None
     }

@@ -149,7 +149,9 @@ def expected_advantages(rewards, groups, options):
     result = []
     for index, (own, group) in enumerate(zip(rewards, groups, strict=True)):
         others = [
-            r for i, (r, g) in enumerate(zip(rewards, groups, strict=True)) if g == group and i != index and not math.isnan(r)
+            r
+            for i, (r, g) in enumerate(zip(rewards, groups, strict=True))
+            if g == group and i != index and not math.isnan(r)
         ]
         if math.isnan(own) or not others:
             result.append(0.0)

@@ -28,9 +28,7 @@ def test_a_value_that_is_not_finite_hides_nothing(bad, masked):
 
 
 def test_a_huge_difference_does_not_overflow():
-    differences = diagnostics.logprob_differences(
-        torch.tensor([-1.0]), torch.tensor([-201.0]), torch.tensor([True])
-    )
+    differences = diagnostics.logprob_differences(torch.tensor([-1.0]), torch.tensor([-201.0]), torch.tensor([True]))
     assert diagnostics.mult_prob_error(differences).item() == pytest.approx(math.exp(200))
 
 

@@ -64,9 +64,7 @@ def test_sequences_are_apart():
 
 
 def test_seq_mask_tis_drops_sequences_by_their_geometric_mean():
-    result = compute(
-        [0.001, 0.01, 0.001, -0.001], "seq-mask-tis", ids=[0, 1, 0, 1], minimum=0.999, maximum=1.002
-    )
+    result = compute([0.001, 0.01, 0.001, -0.001], "seq-mask-tis", ids=[0, 1, 0, 1], minimum=0.999, maximum=1.002)
     assert result.weights.tolist() == pytest.approx([1.0010005, 0, 1.0010005, 0], abs=1e-6)
     assert result.outside.tolist() == [False, True, False, True]
     assert result.outside_sequences.tolist() == [False, True]

@@ -71,9 +71,7 @@ def test_interleaving_tokens_of_different_sequences(sizes, chosen, seed, data):
 @given(sizes=lengths, chosen=options, seed=seeds, pad=st.integers(1, 5), rows=st.integers(0, 2))
 def test_padding_each_sequence_and_adding_masked_ones(sizes, chosen, seed, pad, rows):
     whole = draw_values(chosen, sizes, seed)
-    ids = torch.cat([
-        whole.sequence_ids, torch.arange(len(sizes) + rows).repeat_interleave(pad)
-    ])
+    ids = torch.cat([whole.sequence_ids, torch.arange(len(sizes) + rows).repeat_interleave(pad)])
     extra = ids.numel() - sum(sizes)
     fields = {
         n: torch.cat([getattr(whole, n).detach(), torch.full((extra,), torch.nan, dtype=torch.float64)])
