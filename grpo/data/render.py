@@ -13,6 +13,7 @@ from grpo.config.schema.data import DataDefault
 from grpo.data.sources.record import Message
 from grpo.data.template import parse_wrapper
 from grpo.errors import DataError
+from grpo.recipes import shipped_prompt
 
 _TEMPLATE_KEY = "policy.tokenizer.chat_template"
 
@@ -33,7 +34,7 @@ class Renderer:
         template = _chat_template(settings, tokenizer)
         wrapper = ("", "")
         if default.prompt_file is not None:
-            text = _read(default.prompt_file, "data.default.prompt_file")
+            text = _read(_prompt_path(default.prompt_file), "data.default.prompt_file")
             wrapper = parse_wrapper(text, key=f"data.default.prompt_file={default.prompt_file}")
         system_prompt = None
         if default.system_prompt_file is not None:
@@ -107,6 +108,12 @@ def _chat_template(settings: Tokenizer, tokenizer: PreTrainedTokenizerBase) -> s
 
 def _why_none(settings: Tokenizer) -> str:
     return f"{_TEMPLATE_KEY} is 'none'" if settings.chat_template == "none" else "the tokenizer has none of its own"
+
+
+def _prompt_path(name: str) -> str:
+    """A file that exists is the one that is read; else a prompt that ships with the package."""
+    shipped = None if Path(name).expanduser().exists() else shipped_prompt(name)
+    return name if shipped is None else str(shipped)
 
 
 def _read(name: str, key: str) -> str:

@@ -49,7 +49,7 @@ def fetch(items: Sequence[Item], say: Callable[[str], None], *, update: bool = F
     """Store `items` and return their folders.
 
     A revision that was resolved before keeps its commit, unless `update`. Everything is looked up, and its size held
-    against the free disk space, before the first download. The next call continues a download that was cut short.
+    against the free disk space, before the first download. What a download that was cut short has completed is kept for the next call.
 
     Args:
         items: of `plan_fetch`.
@@ -126,7 +126,7 @@ def _check_space(remotes: Sequence[Remote]) -> None:
         return
     folder = _folder(remotes[0]).parent
     existing = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
-    present = sum(f.stat().st_size for remote in remotes for f in _partial(remote).rglob("*") if f.is_file())
+    present = sum(_present(remote) for remote in remotes)
     wanted = sum(remote.size for remote in remotes) - present
     free = shutil.disk_usage(existing).free
     if wanted + _SPARE_BYTES > free:
@@ -134,6 +134,12 @@ def _check_space(remotes: Sequence[Remote]) -> None:
             f"{_size(wanted)} are to be stored in {folder}, and the disk has {_size(free)} free; make room, or set "
             "GRPO_HOME to a folder on a larger disk"
         )
+
+
+def _present(remote: Remote) -> int:
+    """Bytes of the files that an earlier call completed."""
+    paths = (_partial(remote) / path for path in remote.files)
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def _store(api: HfApi, remote: Remote) -> None:

@@ -28,7 +28,6 @@ class Repository:
 class Request:
     method: str
     path: str
-    range: str | None
     authorization: str | None
 
 
@@ -64,7 +63,7 @@ def serve() -> Iterator[FakeHub]:
 
 class _Handler(BaseHTTPRequestHandler):
     hub: FakeHub
-    broken: set[str]  # files whose content is refused since it was cut, until `cut` is emptied
+    broken: set[str]  # files that were cut once: refused while they are in `cut`
 
     def do_HEAD(self):
         self._answer()
@@ -77,9 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self):
         path = unquote(urlsplit(self.path).path)
-        self.hub.requests.append(
-            Request(self.command, path, self.headers.get("Range"), self.headers.get("Authorization"))
-        )
+        self.hub.requests.append(Request(self.command, path, self.headers.get("Authorization")))
         if match := _API.fullmatch(path):
             kind, name, action, revision = match.groups()
             self._api(kind, name, action, revision)
@@ -140,14 +137,11 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             self._error(404, "EntryNotFound")
             return
-        headers = {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha1(data).hexdigest()}"', "Accept-Ranges": "bytes"}
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha1(data).hexdigest()}"'}
         if self.command == "GET" and file in self.hub.cut:
             self._cut_short(file, data, headers)
             return
-        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        self._send(206 if start else 200, data[start:], headers)
+        self._send(200, data, headers)
 
     def _cut_short(self, file, data, headers):
         if file in self.broken:

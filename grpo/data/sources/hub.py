@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from grpo.data.sources.record import numbered
@@ -31,7 +32,8 @@ def hub_records(
             splits = datasets.load_from_disk(str(folder))
             splits = splits if isinstance(splits, Mapping) else {split: splits}
         else:
-            splits = datasets.load_dataset(str(folder), subset, streaming=True)  # streaming writes no cache
+            with TemporaryDirectory(prefix="grpo-") as scratch:  # streaming leaves nothing but a lock file in it
+                splits = datasets.load_dataset(str(folder), subset, streaming=True, cache_dir=scratch)
     except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
         raise DataError(f"{key}: the dataset in {folder} cannot be read: {error}") from error
     if split not in splits:
