@@ -49,7 +49,8 @@ def fetch(items: Sequence[Item], say: Callable[[str], None], *, update: bool = F
     """Store `items` and return their folders.
 
     A revision that was resolved before keeps its commit, unless `update`. Everything is looked up, and its size held
-    against the free disk space, before the first download. What a download that was cut short has completed is kept for the next call.
+    against the free disk space, before the first download. Files that were complete when a download was cut short are
+    kept for the next call.
 
     Args:
         items: of `plan_fetch`.

@@ -33,10 +33,10 @@ class Request:
 
 @dataclass
 class FakeHub:
-    """`repositories` by (kind, name); `token` opens the gated ones; `cut` maps a path to the bytes after which it breaks."""
+    """`repositories` by (kind, name); `token` opens the gated ones; `cut`: bytes after which a file breaks off."""
 
     endpoint: str = ""
-    token: str = "hf_of_someone_with_access"
+    token: str = "hf_of_someone_with_access"  # noqa: S105 - opens nothing real
     repositories: dict[tuple[str, str], Repository] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             self._error(404, "EntryNotFound")
             return
-        headers = {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha1(data).hexdigest()}"'}
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha256(data).hexdigest()}"'}
         if self.command == "GET" and file in self.hub.cut:
             self._cut_short(file, data, headers)
             return
@@ -157,7 +157,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status, body, headers=None):
         self.send_response(status)
-        for key, value in {"Content-Type": "application/json", **(headers or {}), "Content-Length": str(len(body))}.items():
+        for key, value in {
+            "Content-Type": "application/json",
+            **(headers or {}),
+            "Content-Length": str(len(body)),
+        }.items():
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":

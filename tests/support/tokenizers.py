@@ -11,7 +11,12 @@ CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789 ,=?+[].:\n"
 
 
 def character_tokenizer(
-    characters: str = CHARACTERS, *, unknown: bool = True, bos: bool = False, eos_after: bool = False, template: bool = False
+    characters: str = CHARACTERS,
+    *,
+    unknown: bool = True,
+    bos: bool = False,
+    eos_after: bool = False,
+    template: bool = False,
 ) -> PreTrainedTokenizerFast:
     """One token a character; padding is the end of sequence, as in many real tokenizers.
 
@@ -25,7 +30,7 @@ def character_tokenizer(
     specials = ["<unk>", "<s>", "</s>"]
     vocabulary = {token: i for i, token in enumerate([*specials, *characters])}
     if unknown:
-        core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+        core = Tokenizer(models.WordLevel(vocabulary, specials[0]))
         core.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     else:
         core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -33,9 +38,8 @@ def character_tokenizer(
     if bos or eos_after:
         single = ("<s> " if bos else "") + "$A" + (" </s>" if eos_after else "")
         core.post_processor = processors.TemplateProcessing(single=single, special_tokens=[("<s>", 1), ("</s>", 2)])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="</s>", **({"unk_token": "<unk>"} if unknown else {})
-    )
+    roles = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"} | ({"unk_token": "<unk>"} if unknown else {})
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, **roles)
     if template:
         tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer

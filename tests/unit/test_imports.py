@@ -23,7 +23,7 @@ def test_module_of_the_current_directory(here):
 
 @pytest.mark.parametrize("name", ["mine", "mine:", ":f", "mine:f.g", "../mine:f", "a..b:f", "mine:f()"])
 def test_malformed_names(here, name):
-    with pytest.raises(RewardError, match="^k: .*module:function"):
+    with pytest.raises(RewardError, match=r"^k: .*module:function"):
         import_function(name, key="k", error=RewardError)
 
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from tests.support.tokenizers import CHARACTERS, character_tokenizer
 
 from grpo.config.schema import Data, FileDataset, HubDataset, Policy, ReasoningGymDataset
 from grpo.data.prompts import load_prompts
+from tests.support.tokenizers import CHARACTERS, character_tokenizer
 
 ROWS = [{"prompt": f"what is {i}?", "answer": i} for i in range(50)]
 

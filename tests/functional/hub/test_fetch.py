@@ -3,12 +3,12 @@ import json
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import disable_progress_bars
-from tests.support.fake_hub import Repository, serve
 
 from grpo.hub import fetch as fetch_module
 from grpo.hub.fetch import FetchError, fetch
 from grpo.hub.plan import Item
 from grpo.hub.store import read_pin, repository_folder, store_home, stored_dataset, stored_folder, stored_model
+from tests.support.fake_hub import Repository, serve
 
 OLD, NEW = "1" * 40, "2" * 40
 WEIGHTS = bytes(range(256)) * 400
@@ -38,7 +38,9 @@ def hub(tmp_path, monkeypatch):
     with serve() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
         hub.repositories["models", "org/m"] = Repository(
-            {OLD: {**FILES, "config.json": b'{"old": 1}'}, NEW: dict(FILES)}, {"main": NEW, "v1": OLD}, licence="llama3.1"
+            {OLD: {**FILES, "config.json": b'{"old": 1}'}, NEW: dict(FILES)},
+            {"main": NEW, "v1": OLD},
+            licence="llama3.1",
         )
         hub.repositories["datasets", "org/d"] = Repository(
             {OLD: {"data/train.jsonl": b'{"prompt": "a", "answer": 1}\n', "build.py": b"1"}}, {"main": OLD, "v1": OLD}
@@ -117,7 +119,10 @@ def test_gated_repository_says_where_access_is_asked_for(hub, monkeypatch, has_t
     if has_token:
         monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
     text = refusal(MODEL)
-    assert f"policy.model_name=org/m: {'your account has no access' if has_token else 'access is granted by its owner'}" in text
+    assert (
+        f"policy.model_name=org/m: {'your account has no access' if has_token else 'access is granted by its owner'}"
+        in text
+    )
     assert f"ask for it at {hub.endpoint}/org/m" in text
     assert hub.downloads() == []
 
@@ -149,7 +154,10 @@ def test_cut_download_is_no_model_and_complete_files_are_not_fetched_again(hub):
 
 def test_unknown_repository_and_revision(hub):
     text = refusal(Item("model", "org/absent", None, "policy.model_name"))
-    assert f"policy.model_name=org/absent: there is no such repository at {hub.endpoint}/org/absent, or it is private" in text
+    assert (
+        f"policy.model_name=org/absent: there is no such repository at {hub.endpoint}/org/absent, or it is private"
+        in text
+    )
     text = refusal(Item("model", "org/m", "v7", "policy.model_name"))
     assert f"there is no revision 'v7' at {hub.endpoint}/org/m" in text
 
@@ -161,7 +169,10 @@ def test_repository_without_safetensors(hub):
 
 def test_no_network(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert "the hub cannot be reached (ConnectError, http://127.0.0.1:9/org/m); run this on a machine with network" in refusal(MODEL)
+    assert (
+        "the hub cannot be reached (ConnectError, http://127.0.0.1:9/org/m); run this on a machine with network"
+        in refusal(MODEL)
+    )
 
 
 def test_offline_environment(hub, monkeypatch):

@@ -9,7 +9,13 @@ B = Prompt("d:1", "c", (3,), "env", None, {})
 def test_fingerprint_depends_on_ids_answers_and_order_alone():
     base = fingerprint_of([A, B])
     assert base == fingerprint_of([replace(A, prompt_id="other", text="zz", record={}), B])
-    changed = [[B, A], [A], [replace(A, answer="8"), B], [A, replace(B, answer="None")], [replace(A, token_ids=(1, 3)), B]]
+    changed = [
+        [B, A],
+        [A],
+        [replace(A, answer="8"), B],
+        [A, replace(B, answer="None")],
+        [replace(A, token_ids=(1, 3)), B],
+    ]
     assert len({base, *map(fingerprint_of, changed)}) == 1 + len(changed)
 
 

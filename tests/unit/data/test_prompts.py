@@ -1,14 +1,18 @@
 import json
 
 import pytest
-from tests.support.tokenizers import character_tokenizer
 
 from grpo.config.schema import Data, FileDataset, FunctionDataset, Policy, Tokenizer
 from grpo.data.prompt import fingerprint_of
 from grpo.data.prompts import load_prompts, prompt_limit
 from grpo.errors import DataError
+from tests.support.tokenizers import character_tokenizer
 
-RECORDS = [{"prompt": "1+1=", "answer": 2}, {"prompt": "what is the largest?", "answer": "7"}, {"prompt": "a", "answer": None}]
+RECORDS = [
+    {"prompt": "1+1=", "answer": 2},
+    {"prompt": "what is the largest?", "answer": "7"},
+    {"prompt": "a", "answer": None},
+]
 
 
 @pytest.fixture
@@ -17,7 +21,9 @@ def load(tmp_path):
         file = tmp_path / "d.jsonl"
         file.write_text("".join(json.dumps(r) + "\n" for r in records))
         dataset = FileDataset(kind="file", data_path=str(file), **data.pop("dataset", {"env_name": "math"}))
-        policy = Policy(model_name="m", max_total_sequence_length=length, tokenizer=Tokenizer(chat_template=chat_template))
+        policy = Policy(
+            model_name="m", max_total_sequence_length=length, tokenizer=Tokenizer(chat_template=chat_template)
+        )
         return load_prompts(
             dataset, Data(train=dataset, **data), policy, tokenizer or character_tokenizer(), vocab_size=vocab_size
         )
@@ -55,12 +61,14 @@ def test_one_new_token_has_room(load, length, kept):
 
 
 def test_too_long_prompt_is_refused_by_name(load):
-    with pytest.raises(DataError, match=r"1 of 3 prompts are longer than 11 tokens, the longest \S*d.jsonl:2 with 20; raise"):
+    with pytest.raises(
+        DataError, match=r"1 of 3 prompts are longer than 11 tokens, the longest \S*d.jsonl:2 with 20; raise"
+    ):
         load(RECORDS, length=12, overlong_prompts="error")
 
 
 def test_all_dropped(load):
-    with pytest.raises(DataError, match="3 of 3 .*none is left"):
+    with pytest.raises(DataError, match=r"3 of 3 .*none is left"):
         load([*RECORDS[:2], {"prompt": "abc"}], length=3)
 
 
@@ -71,7 +79,7 @@ def test_limit_is_the_smaller():
 
 
 def test_empty_file(load):
-    with pytest.raises(DataError, match="data.train: .*d.jsonl holds no records"):
+    with pytest.raises(DataError, match=r"data.train: .*d.jsonl holds no records"):
         load([])
 
 
@@ -96,12 +104,14 @@ def test_chat_template_writes_the_one_beginning_of_sequence(load):
 
 
 def test_vocabulary_of_another_model(load):
-    with pytest.raises(DataError, match="policy.tokenizer.name does not fit policy.model_name"):
+    with pytest.raises(DataError, match=r"policy.tokenizer.name does not fit policy.model_name"):
         load(RECORDS, vocab_size=10)
 
 
 def test_records_of_a_function():
-    dataset = FunctionDataset(kind="function", function="grpo.data.tasks:largest_digit", kwargs={"split": "heldout", "count": 7})
+    dataset = FunctionDataset(
+        kind="function", function="grpo.data.tasks:largest_digit", kwargs={"split": "heldout", "count": 7}
+    )
     data = Data(train=dataset, default={"env_name": "e"})
     found = load_prompts(dataset, data, Policy(model_name="m"), character_tokenizer())
     assert len(found.prompts) == 7

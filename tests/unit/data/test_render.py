@@ -1,10 +1,10 @@
 import pytest
-from tests.support.tokenizers import CHAT_TEMPLATE, character_tokenizer
 
 from grpo.config.schema import Tokenizer
 from grpo.config.schema.data import DataDefault
 from grpo.data.render import Renderer
 from grpo.errors import DataError
+from tests.support.tokenizers import CHAT_TEMPLATE, character_tokenizer
 
 CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
 
@@ -58,16 +58,16 @@ def test_missing_file_names_the_key(tmp_path, key):
 
 
 def test_missing_template_file_names_the_key(tmp_path):
-    with pytest.raises(DataError, match="^policy.tokenizer.chat_template=.*no such file"):
+    with pytest.raises(DataError, match=r"^policy.tokenizer.chat_template=.*no such file"):
         render("a", settings=Tokenizer(chat_template=str(tmp_path / "absent")))
 
 
 @pytest.mark.parametrize("settings", [Tokenizer(chat_template="none"), Tokenizer()])
 def test_chat_and_system_prompt_need_a_template(tmp_path, settings):
     (tmp_path / "s").write_text("be kind")
-    with pytest.raises(DataError, match="^d:0: the prompt is a chat"):
+    with pytest.raises(DataError, match=r"^d:0: the prompt is a chat"):
         render(CHAT, settings=settings, template=False)
-    with pytest.raises(DataError, match="system_prompt_file=.*needs a chat template"):
+    with pytest.raises(DataError, match=r"system_prompt_file=.*needs a chat template"):
         render("a", default=DataDefault(system_prompt_file=str(tmp_path / "s")), settings=settings, template=False)
 
 
@@ -82,5 +82,5 @@ def test_chat_that_the_template_refuses_is_named(tmp_path):
 def test_broken_template_is_an_error_of_the_recipe(tmp_path):
     file = tmp_path / "t.jinja"
     file.write_text("{% if %}")
-    with pytest.raises(DataError, match="policy.tokenizer.chat_template"):
+    with pytest.raises(DataError, match=r"policy.tokenizer.chat_template"):
         render("a", settings=Tokenizer(chat_template=str(file)))

@@ -45,7 +45,12 @@ def test_records_are_mixed_not_sorted_by_answer():
 
 @pytest.mark.parametrize(
     ("split", "count", "message"),
-    [("heldout", 0, "1 to 1201"), ("heldout", 1202, "1 to 1201"), ("train", 10**6, "1 to 19200"), ("test", 5, "'heldout'")],
+    [
+        ("heldout", 0, "1 to 1201"),
+        ("heldout", 1202, "1 to 1201"),
+        ("train", 10**6, "1 to 19200"),
+        ("test", 5, "'heldout'"),
+    ],
 )
 def test_what_cannot_be_balanced_is_refused_with_the_valid_range(split, count, message):
     with pytest.raises(DataError, match=message):

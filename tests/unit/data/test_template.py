@@ -20,7 +20,8 @@ def test_fields_and_keys_are_filled_in(template, text):
 
 
 @pytest.mark.parametrize(
-    "template", ["{q.__class__}", "{metadata[word].upper}", "{q!r}", "{n:>10}", "{}", "{n:{q}}", "{metadata[]}", "{[q]}"]
+    "template",
+    ["{q.__class__}", "{metadata[word].upper}", "{q!r}", "{n:>10}", "{}", "{n:{q}}", "{metadata[]}", "{[q]}"],
 )
 def test_anything_else_is_refused(template):
     with pytest.raises(DataError, match=r"^k: .*'{field}' and '{field\[key\]}'"):
@@ -29,7 +30,7 @@ def test_anything_else_is_refused(template):
 
 @pytest.mark.parametrize("template", ["{q", "q}", "no field {{q}}", ""])
 def test_broken_templates_name_the_key(template):
-    with pytest.raises(DataError, match="^k: "):
+    with pytest.raises(DataError, match=r"^k: "):
         RecordTemplate.parse(template, key="k")
 
 
@@ -56,5 +57,5 @@ def test_wrapper_has_one_place():
 
 @pytest.mark.parametrize("text", ["none", "{} {}", "{q}", "{0}", "{", "{!r}"])
 def test_wrapper_without_one_place_is_refused(text):
-    with pytest.raises(DataError, match="^k: "):
+    with pytest.raises(DataError, match=r"^k: "):
         parse_wrapper(text, key="k")

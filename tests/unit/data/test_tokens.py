@@ -1,8 +1,8 @@
 import pytest
-from tests.support.tokenizers import character_tokenizer
 
 from grpo.data.tokens import check_vocabulary, tokenize
 from grpo.errors import DataError
+from tests.support.tokenizers import character_tokenizer
 
 
 def ids_of(text, tokenizer):
@@ -38,7 +38,10 @@ def test_end_of_sequence_never_follows_a_prompt(bos):
 def test_padding_that_is_the_end_of_sequence_leaves_such_tokens_in_the_prompt():
     tokenizer = character_tokenizer()
     assert tokenizer.pad_token_id == tokenizer.eos_token_id == 2
-    assert tokens(["a</s>b</s>", "a"], tokenizer) == [[*ids_of("a", tokenizer), 2, *ids_of("b", tokenizer), 2], ids_of("a", tokenizer)]
+    assert tokens(["a</s>b</s>", "a"], tokenizer) == [
+        [*ids_of("a", tokenizer), 2, *ids_of("b", tokenizer), 2],
+        ids_of("a", tokenizer),
+    ]
 
 
 @pytest.mark.parametrize(("unknown", "message"), [(True, "has no token for"), (False, "leaves out")])
@@ -60,7 +63,7 @@ def test_half_a_surrogate_pair_is_no_text():
 
 
 def test_text_without_tokens():
-    with pytest.raises(DataError, match="^d:0: the prompt has no tokens"):
+    with pytest.raises(DataError, match=r"^d:0: the prompt has no tokens"):
         tokens([""], character_tokenizer())
 
 
@@ -69,5 +72,7 @@ def test_ids_outside_the_models_vocabulary():
     rows = tokens(["a", "z"], tokenizer)
     highest = max(rows[1])
     check_vocabulary(rows, highest + 1, tokenizer, names=["d:0", "d:1"])
-    with pytest.raises(DataError, match=rf"^d:1: token 'z' has the id {highest}, .* has {highest} \(ids 0 to {highest - 1}\)"):
+    with pytest.raises(
+        DataError, match=rf"^d:1: token 'z' has the id {highest}, .* has {highest} \(ids 0 to {highest - 1}\)"
+    ):
         check_vocabulary(rows, highest, tokenizer, names=["d:0", "d:1"])

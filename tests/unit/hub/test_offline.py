@@ -16,7 +16,9 @@ except OfflineModeIsEnabled:
 
 
 def refused(before):
-    done = subprocess.run([sys.executable, "-c", PROGRAM.format(before=before)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(before=before)], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip() == "refused"
 

@@ -34,7 +34,10 @@ def test_model_and_dataset():
 
 def test_each_repository_once():
     assert plan_fetch(
-        config(policy={"tokenizer": {"name": "org/m"}}, validation={"kind": "hub", "dataset_name": "org/d", "split": "test"})
+        config(
+            policy={"tokenizer": {"name": "org/m"}},
+            validation={"kind": "hub", "dataset_name": "org/d", "split": "test"},
+        )
     ) == [Item("model", "org/m", None, "policy.model_name"), Item("dataset", "org/d", None, "data.train.dataset_name")]
 
 
@@ -48,19 +51,23 @@ def test_local_folders_and_shipped_models_need_nothing(tmp_path):
     (tmp_path / "d").mkdir()
     local = {"kind": "hub", "dataset_name": "./d"}
     assert plan_fetch(config(policy={"model_name": str(tmp_path / "m")}, train=local)) == []
-    assert plan_fetch(config(policy={"model_name": "tiny-digits"}, train={"kind": "file", "data_path": "x.jsonl"})) == []
+    assert (
+        plan_fetch(config(policy={"model_name": "tiny-digits"}, train={"kind": "file", "data_path": "x.jsonl"})) == []
+    )
 
 
 @pytest.mark.parametrize("name", ["./absent", "/absent/m", "a/b/c", "~/absent", "../m", "org/", ""])
 def test_path_that_does_not_exist_is_not_asked_of_the_hub(name):
-    with pytest.raises(ModelError, match="^policy.model_name=.*no such folder"):
+    with pytest.raises(ModelError, match=r"^policy.model_name=.*no such folder"):
         plan_fetch(config(policy={"model_name": name}))
-    with pytest.raises(DataError, match="^data.train.dataset_name=.*no such folder"):
+    with pytest.raises(DataError, match=r"^data.train.dataset_name=.*no such folder"):
         plan_fetch(config(policy={"model_name": "tiny-digits"}, train={"kind": "hub", "dataset_name": name}))
 
 
 def test_missing_names_the_command():
-    with pytest.raises(ModelError, match=r"policy.model_name=org/m; data.train.dataset_name=org/d.*run: grpo fetch math 'a=b c'$"):
+    with pytest.raises(
+        ModelError, match=r"policy.model_name=org/m; data.train.dataset_name=org/d.*run: grpo fetch math 'a=b c'$"
+    ):
         require_stored(config(), "math", ["a=b c"])
 
 

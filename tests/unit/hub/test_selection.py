@@ -7,7 +7,7 @@ MODEL = [
 ]  # fmt: skip
 REFUSED = [
     "pytorch_model.bin", "model.pt", "x.pth", "x.pkl", "modeling.py", "readme.py", "consolidated.safetensors", "x.gguf",
-    "original/model.safetensors", "onnx/config.json", ".gitattributes", "training_args.bin", "tf_model.h5", "flax.msgpack",
+    "original/model.safetensors", "onnx/config.json", ".gitattributes", "args.bin", "tf_model.h5", "flax.msgpack",
 ]  # fmt: skip
 
 
@@ -25,7 +25,10 @@ def test_tokenizer_has_no_weights():
 
 
 def test_unusual_weight_names_are_taken_where_there_are_no_others():
-    assert set(wanted_files(sizes("config.json", "consolidated.safetensors"), "model")) == {"config.json", "consolidated.safetensors"}
+    assert set(wanted_files(sizes("config.json", "consolidated.safetensors"), "model")) == {
+        "config.json",
+        "consolidated.safetensors",
+    }
 
 
 def test_pickled_weights_alone_are_nothing():

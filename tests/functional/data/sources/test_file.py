@@ -26,5 +26,5 @@ def test_empty_parquet_file(tmp_path):
 def test_what_is_no_parquet_is_refused(tmp_path, content):
     file = tmp_path / "d.parquet"
     file.write_bytes(content)
-    with pytest.raises(DataError, match="k.data_path=.*not a Parquet file"):
+    with pytest.raises(DataError, match=r"k.data_path=.*not a Parquet file"):
         list(file_records(str(file), key="k"))

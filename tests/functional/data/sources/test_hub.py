@@ -44,7 +44,7 @@ def test_subsets_of_the_readme(tmp_path):
     configs = "".join(f"- config_name: {n}\n  data_files: {n}/train.jsonl\n" for n in ("easy", "hard"))
     (tmp_path / "d" / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
     assert read(tmp_path / "d", subset="hard")[0][1] == {"prompt": "hard"}
-    with pytest.raises(DataError, match="(?s)data.train: .*'other' not found.*easy.*hard"):
+    with pytest.raises(DataError, match=r"(?s)data.train: .*'other' not found.*easy.*hard"):
         read(tmp_path / "d", subset="other")
 
 
@@ -67,12 +67,12 @@ def test_stored_by_name_and_revision(tmp_path):
     write_pin("dataset", Pin("org/d", revisions={"v1": COMMIT}))
     assert [record for _, record in read("org/d", revision="v1")] == ROWS[:4]
     assert read("org/d")[0][0] == "org/d/train:0"
-    with pytest.raises(DataError, match="org/d at revision v2: .*grpo fetch RECIPE data.train.dataset_name=org/d"):
+    with pytest.raises(DataError, match=r"org/d at revision v2: .*grpo fetch RECIPE data.train.dataset_name=org/d"):
         read("org/d", revision="v2")
 
 
 def test_nothing_is_fetched():
-    with pytest.raises(DataError, match="data.train.dataset_name=org/absent: .*grpo fetch RECIPE"):
+    with pytest.raises(DataError, match=r"data.train.dataset_name=org/absent: .*grpo fetch RECIPE"):
         read("org/absent")
 
 

@@ -27,7 +27,7 @@ def test_seed_decides():
 def test_unknown_task_lists_the_nearest():
     with pytest.raises(DataError, match=r"data.train.task: .*'spell_bakward'; did you mean spell_backward"):
         read("spell_bakward")
-    with pytest.raises(DataError, match="the tasks are: .*spell_backward"):
+    with pytest.raises(DataError, match=r"the tasks are: .*spell_backward"):
         read("qqqq")
 
 

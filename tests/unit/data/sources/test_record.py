@@ -20,7 +20,8 @@ def read(records, *, input_key="prompt", output_key="answer", template=None, max
 
 
 @pytest.mark.parametrize(
-    ("value", "answer"), [("7", "7"), (7, "7"), (0.5, "0.5"), (Decimal("1.50"), "1.50"), (True, "True"), (None, None), ("", "")]
+    ("value", "answer"),
+    [("7", "7"), (7, "7"), (0.5, "0.5"), (Decimal("1.50"), "1.50"), (True, "True"), (None, None), ("", "")],
 )
 def test_answers_become_text(value, answer):
     assert read([{"prompt": "a", "answer": value}])[0].answer == answer
@@ -40,13 +41,19 @@ def test_only_role_and_content_of_a_chat_are_used():
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"question": "a", "solution": "b"}, r"d:1: there is no column 'prompt' \(data.train.input_key\); the columns are: question, solution"),
+        (
+            {"question": "a", "solution": "b"},
+            r"d:1: there is no column 'prompt' \(data.train.input_key\); the columns are: question, solution",
+        ),
         ({"prompt": "  \n"}, "d:1: the prompt in column 'prompt' is empty"),
         ({"prompt": 3}, "d:1: column 'prompt' holds int 3; wanted: a text, or a chat"),
         ({"prompt": []}, "d:1: column 'prompt' holds list"),
         ({"prompt": [{"role": "user"}]}, "d:1: column 'prompt' holds list"),
         ({"prompt": [{"role": "user", "content": None}]}, "d:1: column 'prompt' holds list"),
-        ({"prompt": "a", "answer": ["7"]}, r"d:1: the answer in column 'answer' is list \['7'\]; wanted: a text, a number"),
+        (
+            {"prompt": "a", "answer": ["7"]},
+            r"d:1: the answer in column 'answer' is list \['7'\]; wanted: a text, a number",
+        ),
     ],
 )
 def test_bad_record_is_named(record, message):
@@ -57,7 +64,9 @@ def test_bad_record_is_named(record, message):
 def test_answer_column_that_no_record_has():
     assert read([{"prompt": "a"}])[0].answer is None
     assert [e.answer for e in read([{"prompt": "a"}, {"prompt": "b", "s": 1}], output_key="s")] == [None, "1"]
-    with pytest.raises(DataError, match="data.train.output_key: no record has the column 's'; the columns are: prompt, t"):
+    with pytest.raises(
+        DataError, match=r"data.train.output_key: no record has the column 's'; the columns are: prompt, t"
+    ):
         read([{"prompt": "a", "t": 1}], output_key="s")
 
 
