@@ -12,7 +12,7 @@ def number(value: float | None) -> str:
     if value == 0 or (float(value).is_integer() and abs(value) < 1e4):
         return str(int(value))
     if abs(value) >= 1e4:
-        return f"{value:,.0f}".replace(",", "\u202f") if abs(value) < 1e9 else f"{value:.3e}"
+        return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.3e}"
     if abs(value) < 1e-3:
         return f"{value:.2e}"
     return f"{value:.4g}"

@@ -1,5 +1,6 @@
 """JSON on disk that survives a kill at any instant: whole-file replacement and append-only lines."""
 
+import contextlib
 import json
 import math
 import os
@@ -54,7 +55,8 @@ def replace_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            temporary.unlink(missing_ok=True)
         raise disk_error(error, path) from error
 
 
@@ -91,7 +93,8 @@ class JournalWriter:
             if time.monotonic() - self._synced > _SECONDS_BETWEEN_SYNCS:
                 self._sync()
         except OSError as error:
-            os.ftruncate(self._descriptor, size)
+            with contextlib.suppress(OSError):  # as above; a reader leaves a torn line out
+                os.ftruncate(self._descriptor, size)
             raise disk_error(error, self.path) from error
 
     def _sync(self) -> None:

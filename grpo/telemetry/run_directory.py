@@ -95,7 +95,7 @@ class RunDirectory:
                 record = _resumed(directory, resume_step, cleaned, facts)
             else:
                 record = _new_manifest(name, cleaned, facts)
-            record.facts = redactor.json(record.facts)
+            record = Manifest.model_validate(redactor.json(record.model_dump()))
             record.write(directory)
             run = cls(directory, record, held, redactor)
         except BaseException:
