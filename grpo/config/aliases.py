@@ -90,13 +90,13 @@ def apply_aliases(layer: Branch) -> list[str]:
             continue
         other = find(layer, alias.new)
         if isinstance(other, Leaf):
-            raise ConfigError(f"{old} ({given.origin}) and {alias.new} ({other.origin}) say the same thing: give one of them")
+            raise ConfigError(
+                f"{old} ({given.origin}) and {alias.new} ({other.origin}) say the same thing: give one of them"
+            )
         take(layer, old)
         value = _translated(old, alias, given)
         put(layer, alias.new, Leaf(value, f"{given.origin} as {old}"))
-        notes.append(
-            f"{old}={json.dumps(given.value)} ({given.origin}) is read as {alias.new}={json.dumps(value)}"
-        )
+        notes.append(f"{old}={json.dumps(given.value)} ({given.origin}) is read as {alias.new}={json.dumps(value)}")
     return notes
 
 
@@ -104,5 +104,7 @@ def _translated(old: str, alias: Alias, given: Leaf) -> Any:
     if alias.values is None:
         return given.value
     if not isinstance(given.value, bool):
-        raise ConfigError(f"{old} = {json.dumps(given.value)} ({given.origin}): expected true or false; here it is {alias.new}")
+        raise ConfigError(
+            f"{old} = {json.dumps(given.value)} ({given.origin}): expected true or false; here it is {alias.new}"
+        )
     return alias.values[given.value]

@@ -95,10 +95,8 @@ def _interpolations(node: Node, key: str) -> list[str]:
         return [one for name, inner in below for one in _interpolations(inner, f"{key}.{name}" if key else name)]
     value = node.value if isinstance(node, Leaf) else None
     if isinstance(value, str) and value.startswith("${") and value.endswith("}"):
-        return [
-            f"{node.origin}: {key} = {show(value)}: there is no interpolation; null takes the value that follows from other "
-            f"keys, where there is one"
-        ]
+        advice = "null takes what follows from other keys, where that is so"
+        return [f"{node.origin}: {key} = {show(value)}: there is no interpolation; {advice}"]
     return []
 
 

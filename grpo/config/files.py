@@ -49,11 +49,17 @@ class RecipeReader:
         if recipe in shipped:
             return shipped[recipe]
         known = Path(recipe).stem.lower()
-        if Path(recipe).suffix in (".yaml", ".yml") and Path(recipe).parent.name in ("", "configs") and known in shipped:
+        if (
+            Path(recipe).suffix in (".yaml", ".yml")
+            and Path(recipe).parent.name in ("", "configs")
+            and known in shipped
+        ):
             self.notes.append(f"{said_by}{recipe} is read as the shipped recipe {known}")
             return shipped[known]
         guess = did_you_mean(known, list(shipped))
-        raise ConfigError(f"{said_by}there is no recipe {recipe!r}{guess}; shipped: {', '.join(shipped)}, or a path to a YAML file")
+        raise ConfigError(
+            f"{said_by}there is no recipe {recipe!r}{guess}; shipped: {', '.join(shipped)}, or a path to a YAML file"
+        )
 
 
 def _parents(node: object) -> list[tuple[str, str]]:

@@ -41,7 +41,7 @@ def model_parallel_size(config: Config) -> int:
 def sequence_divisor(config: Config, *, needed: bool) -> int:
     """What padded sequence lengths must be multiples of.
 
-    Context parallelism cuts a sequence into 2 x size pieces; sequence parallelism shares it over the tensor parallel ranks.
+    Context parallelism cuts a sequence into 2 x size pieces; sequence parallelism shares it over the tensor ranks.
     With `needed` false the tensor parallel size counts even without sequence parallelism, as NeMo-RL's default does.
     """
     policy = config.policy

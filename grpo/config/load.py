@@ -21,7 +21,7 @@ from grpo.errors import ConfigError
 class ResolvedConfig:
     """A valid configuration with every value filled in that follows from others.
 
-    `provenance` says for each dotted key where its value was set: "FILE:LINE", "override", "derived from KEY" or "default".
+    `provenance` says for each dotted key who set its value: "FILE:LINE", "override", "derived from KEY" or "default".
     `notes` are for the user: keys read under another name, parts that have no effect.
     """
 
@@ -46,6 +46,7 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> ResolvedConfig:
 
     Raises:
         ConfigError: with every error of one stage at once: unreadable files; unknown keys and wrong types; conflicts.
+
     """
     reader = RecipeReader()
     tree = reader.read(recipe)

@@ -7,7 +7,7 @@ from grpo.config.tree import Branch, Leaf, Node, Removed
 def merge(below: Branch, above: Branch, shape: Shape | None) -> Branch:
     """A new tree: mappings are merged key by key, everything else of `above` replaces what `below` has.
 
-    Where a section is chosen by `kind` and `above` chooses another kind, the keys of `below` that the new kind lacks are
+    Where a section is chosen by `kind` and `above` chooses another one, the keys of `below` that the new kind lacks are
     dropped: `data.train.kind=file` over a `hub` dataset forgets its `dataset_name` and keeps its `input_key`.
     """
     merged = Branch(below.origin, _kept(below, above, shape))

@@ -14,8 +14,9 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     scored = sorted(((_likeness(word, one), one) for one in candidates), key=lambda pair: (-pair[0], pair[1]))
     if not scored or scored[0][0] < _NEAR:
         return ""
-    # A right leaf in several sections: all of them are named.
-    best = [one for score, one in scored if score > scored[0][0] - 0.02][:3]
+    leaf = word.rpartition(".")[2]
+    same_leaf = [one for score, one in scored if score >= _NEAR and one.rpartition(".")[2] == leaf]
+    best = same_leaf[:3] or [scored[0][1]]
     return f"; did you mean {' or '.join(best)}?"
 
 
@@ -25,8 +26,12 @@ def valid_keys(key: str) -> list[str]:
     found = []
     for pattern in section_keys(shape_of(Config)):
         names = pattern.split(".")
-        found.append(".".join(parts[i] if name == "*" and i < len(parts) else name for i, name in enumerate(names)))
-    return [one for one in found if "*" not in one and one != key]
+        place = names.index("*") if "*" in names else None
+        if place is None:
+            found.append(pattern)
+        elif place < len(names) - 1 and len(parts) > place and parts[:place] == names[:place]:
+            found.append(".".join([*names[:place], parts[place], *names[place + 1 :]]))
+    return found
 
 
 def _likeness(word: str, candidate: str) -> float:

@@ -14,9 +14,9 @@ ORIGIN = "override"
 def parse_overrides(overrides: Sequence[str]) -> Branch:
     """One layer of all overrides, the later winning.
 
-    Values are YAML (`True`, `null`, `[1, 2]`, `3e-7`, `{split: train}`). Where the schema wants text, what YAML would take
-    for something else is the text as it stands: `data.train.prompt_template={question}`. Hydra's `+key=` and `++key=` mean
-    the same as `key=`. Raises ConfigError for an override that is neither form or whose value is not YAML.
+    Values are YAML (`True`, `null`, `[1, 2]`, `3e-7`, `{split: train}`). Where the schema wants text, what YAML would
+    take for something else is the text as it stands: `data.train.prompt_template={question}`. Hydra's `+key=` and
+    `++key=` mean `key=`. Raises ConfigError for an override of neither form, and for a value that is not YAML.
     """
     layer = Branch(ORIGIN)
     for override in overrides:

@@ -16,6 +16,8 @@ _FLOAT = "tag:yaml.org,2002:float"
 _INT = "tag:yaml.org,2002:int"
 _NULL = "tag:yaml.org,2002:null"
 
+_TAGS = {_BOOL, _FLOAT, _INT, _NULL} | {f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str")}
+
 _SCALARS = (
     (_BOOL, re.compile(r"true|True|TRUE|false|False|FALSE"), "tTfF"),
     (_INT, re.compile(r"[-+]?(0|[1-9][0-9_]*)"), "-+0123456789"),
@@ -49,6 +51,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    # PyYAML writes these line breaks as they are, and folds them into spaces when it reads.
+    style = '"' if any(one in text for one in "\r\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
 def _represent_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:
     flow = not any(isinstance(value, dict | list) for value in values)
     return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=flow)
@@ -65,6 +73,7 @@ for _tag, _pattern, _first in _SCALARS:
         _Dumper.add_implicit_resolver(_tag, _whole, _first)
 _Loader.add_constructor(_FLOAT, _Loader.construct_yaml_float)
 _Loader.add_constructor(_INT, _Loader.construct_yaml_int)
+_Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(list, _represent_list)
 _Dumper.add_representer(dict, _represent_dict)
 
@@ -80,18 +89,18 @@ def read(text: str, *, origin: str, lines: bool) -> Node:
     `origin` names the file or override in errors; with `lines` each value's origin is `origin:line`.
     Raises ConfigError for what is not YAML, a duplicated key, a key that is not text, or a tag.
     """
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         document = loader.get_single_node()
         if document is None:
             return Leaf(None, origin)
         return _build(loader, document, origin=origin, lines=lines, above=())
+    except RecursionError:
+        raise ConfigError(f"{origin}: not YAML: nested too deeply") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{_where(error, origin, lines=lines)}: not YAML: {_problem(error)}") from None
     except ValueError as error:
         raise ConfigError(f"{origin}: not YAML: {error}") from None
-    finally:
-        loader.dispose()
 
 
 def _problem(error: yaml.YAMLError) -> str:
@@ -109,6 +118,8 @@ def _build(loader: _Loader, node: yaml.Node, *, origin: str, lines: bool, above:
     here = f"{origin}:{node.start_mark.line + 1}" if lines else origin
     if any(node is one for one in above):
         raise ConfigError(f"{here}: a YAML alias that contains itself")
+    if node.tag not in _TAGS:
+        raise ConfigError(f"{here}: the tag {node.tag} is not allowed")
     if not isinstance(node, yaml.MappingNode):
         return Leaf(_value(loader, node, here, above), here)
     branch = Branch(here)

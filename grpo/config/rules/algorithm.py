@@ -57,7 +57,8 @@ def dual_clip(config: Config) -> Iterator[Conflict]:
         yield Conflict((_KIND, "loss_fn.ratio_clip_c"), "CISPO has no dual clip; set it to null")
     if config.loss_fn.force_on_policy_ratio:
         yield Conflict(
-            ("loss_fn.force_on_policy_ratio", "loss_fn.ratio_clip_c"), "the ratio is always 1, which no dual clip meets; null"
+            ("loss_fn.force_on_policy_ratio", "loss_fn.ratio_clip_c"),
+            "the ratio is always 1, which no dual clip meets; null",
         )
 
 
@@ -74,10 +75,13 @@ def kl_in_reward(config: Config) -> Iterator[Conflict]:
         return
     if config.loss_fn.reference_policy_kl_penalty == 0:
         yield Conflict(
-            (_KL_IN, "loss_fn.reference_policy_kl_penalty"), "a penalty of 0 changes no reward; set it above 0, or the place to loss"
+            (_KL_IN, "loss_fn.reference_policy_kl_penalty"),
+            "a penalty of 0 changes no reward; set it above 0, or the place to loss",
         )
     if not config.loss_fn.kl_on_policy_gradient:
-        yield Conflict((_KL_IN, "loss_fn.kl_on_policy_gradient"), "a KL in the reward has no gradient to correct; set true")
+        yield Conflict(
+            (_KL_IN, "loss_fn.kl_on_policy_gradient"), "a KL in the reward has no gradient to correct; set true"
+        )
 
 
 def correction_bounds(config: Config) -> Iterator[Conflict]:
@@ -85,12 +89,17 @@ def correction_bounds(config: Config) -> Iterator[Conflict]:
     kind = loss.importance_sampling_correction_type
     if kind not in ("tis", "mis") and loss.truncated_importance_sampling_ratio is not None:
         advice = f"the bound of {kind} is {_HIGH}" if kind in ("icepop", "seq-mask-tis") else "tis and mis have a cap"
-        yield Conflict((_CORRECTION, _CAP), f"{kind} has no cap: {advice}; set the cap to null, or the type to tis or mis")
+        yield Conflict(
+            (_CORRECTION, _CAP), f"{kind} has no cap: {advice}; set the cap to null, or the type to tis or mis"
+        )
     low, high = loss.importance_sampling_ratio_min, loss.importance_sampling_ratio_max
     if kind not in ("icepop", "seq-mask-tis"):
         for key, value in ((_LOW, low), (_HIGH, high)):
             if value is not None:
-                yield Conflict((_CORRECTION, key), f"{kind} has no such bound; set it to null, or the type to icepop or seq-mask-tis")
+                yield Conflict(
+                    (_CORRECTION, key),
+                    f"{kind} has no such bound; set it to null, or the type to icepop or seq-mask-tis",
+                )
     elif low is not None and high is not None and low >= high:
         yield Conflict((_LOW, _HIGH), "no weight is within; the first must be below the second")
 
@@ -101,10 +110,13 @@ def reward_shaping(config: Config) -> Iterator[Conflict]:
         return
     full, buffer = "grpo.reward_shaping.max_response_length", "grpo.reward_shaping.overlong_buffer_length"
     if shaping.overlong_buffer_length >= shaping.max_response_length:
-        yield Conflict((buffer, full), "the penalty would start at length 0 or below; the first must be below the second")
+        yield Conflict(
+            (buffer, full), "the penalty would start at length 0 or below; the first must be below the second"
+        )
     elif shaping.max_response_length - shaping.overlong_buffer_length >= longest:
         yield Conflict(
-            (full, buffer, "policy.generation.max_new_tokens"), "no completion is long enough to be penalised; lower the first"
+            (full, buffer, "policy.generation.max_new_tokens"),
+            "no completion is long enough to be penalised; lower the first",
         )
 
 
@@ -116,7 +128,8 @@ def reward_scaling(config: Config) -> Iterator[Conflict]:
         )
     if scaling.enabled and scaling.target_min == scaling.target_max:
         yield Conflict(
-            ("grpo.reward_scaling.target_min", "grpo.reward_scaling.target_max"), "every reward would be the same; they must differ"
+            ("grpo.reward_scaling.target_min", "grpo.reward_scaling.target_max"),
+            "every reward would be the same; they must differ",
         )
 
 

@@ -38,19 +38,22 @@ def resources(config: Config) -> Iterator[Conflict]:
     if colocated.enabled:
         for key, value in ((nodes_key, nodes), (gpus_key, gpus)):
             if value is not None:
-                yield Conflict((f"{_COLOCATED}.enabled", key), "a colocated engine shares every GPU; null, or set enabled to false")
+                yield Conflict(
+                    (f"{_COLOCATED}.enabled", key), "a colocated engine shares every GPU; null, or set enabled to false"
+                )
     elif cluster.gpus_per_node == 0:
         return
     elif cluster.num_nodes == 1:
         if gpus is None or nodes != 1 or gpus >= cluster.gpus_per_node:
             yield Conflict(
                 (f"{_COLOCATED}.enabled", gpus_key, nodes_key, _NODES, _GPUS),
-                f"the engine takes a part of the node's GPUs: {gpus_key} from 1 to {cluster.gpus_per_node - 1}, num_nodes 1 or null",
+                f"the engine takes some GPUs of the node: gpus_per_node 1 to {cluster.gpus_per_node - 1}, "
+                "num_nodes 1 or null",
             )
     elif nodes is None or nodes >= cluster.num_nodes or gpus != cluster.gpus_per_node:
         yield Conflict(
             (f"{_COLOCATED}.enabled", nodes_key, gpus_key, _NODES, _GPUS),
-            f"the engine takes whole nodes: {nodes_key} from 1 to {cluster.num_nodes - 1}, "
+            f"the engine takes whole nodes: num_nodes 1 to {cluster.num_nodes - 1}, "
             f"gpus_per_node {cluster.gpus_per_node} or null",
         )
 
@@ -64,7 +67,8 @@ def training_layout(config: Config) -> Iterator[Conflict]:
         yield Conflict(keys, f"one copy of the model takes {copies} GPUs, which do not divide the {ranks} that train")
     elif config.policy.train_global_batch_size % (ranks // copies):
         yield Conflict(
-            ("policy.train_global_batch_size", *keys), f"{ranks // copies} copies of the model share a batch: it must be a multiple"
+            ("policy.train_global_batch_size", *keys),
+            f"{ranks // copies} copies of the model share a batch: it must be a multiple",
         )
 
 
@@ -87,7 +91,13 @@ def sequence_parallel(config: Config) -> Iterator[Conflict]:
     dtensor, megatron = config.policy.dtensor_cfg, config.policy.megatron_cfg
     for enabled, wanted, size, section, name in (
         (dtensor.enabled, dtensor.sequence_parallel, dtensor.tensor_parallel_size, _DTENSOR, "tensor_parallel_size"),
-        (megatron.enabled, megatron.sequence_parallel, megatron.tensor_model_parallel_size, _MEGATRON, "tensor_model_parallel_size"),
+        (
+            megatron.enabled,
+            megatron.sequence_parallel,
+            megatron.tensor_model_parallel_size,
+            _MEGATRON,
+            "tensor_model_parallel_size",
+        ),
     ):
         if enabled and wanted and size == 1:
             yield Conflict(
@@ -100,14 +110,16 @@ def sequence_multiple(config: Config) -> Iterator[Conflict]:
     given, needed = config.policy.make_sequence_length_divisible_by, sequence_divisor(config, needed=True)
     if given is not None and given % needed:
         yield Conflict(
-            ("policy.make_sequence_length_divisible_by", *_parallel_keys(config)), f"the layout needs a multiple of {needed}, or null"
+            ("policy.make_sequence_length_divisible_by", *_parallel_keys(config)),
+            f"the layout needs a multiple of {needed}, or null",
         )
 
 
 def one_batching(config: Config) -> Iterator[Conflict]:
     if config.policy.dynamic_batching.enabled and config.policy.sequence_packing.enabled:
         yield Conflict(
-            ("policy.dynamic_batching.enabled", "policy.sequence_packing.enabled"), "at most one of the two forms micro-batches"
+            ("policy.dynamic_batching.enabled", "policy.sequence_packing.enabled"),
+            "at most one of the two forms micro-batches",
         )
 
 

@@ -19,9 +19,13 @@ def env_names(config: Config) -> Iterator[Conflict]:
     there = ", ".join(config.env)
     for key, name in names.items():
         if name is None:
-            yield Conflict((key, "data.default.env_name"), f"no entry of `env` is named to score the answers; there are: {there}")
+            yield Conflict(
+                (key, "data.default.env_name"), f"no entry of `env` is named to score the answers; there are: {there}"
+            )
         elif name not in config.env:
-            yield Conflict((key,), f"there is no such entry of `env`{did_you_mean(name, config.env)}; there are: {there}")
+            yield Conflict(
+                (key,), f"there is no such entry of `env`{did_you_mean(name, config.env)}; there are: {there}"
+            )
 
 
 def validation_set(config: Config) -> Iterator[Conflict]:
@@ -35,7 +39,8 @@ def validation_set(config: Config) -> Iterator[Conflict]:
     keys = tuple(key for key, on in wanted.items() if on)
     if keys:
         yield Conflict(
-            ("data.validation", *keys), "there is no validation set: name one, or set val_period to 0 and the others to false"
+            ("data.validation", *keys),
+            "there is no validation set: name one, or set val_period to 0 and the others to false",
         )
 
 
@@ -76,9 +81,11 @@ def notes(config: Config) -> Iterator[str]:
     for name in config.env:
         if name not in used:
             yield f"env.{name} scores no dataset; leave it out with ~env.{name}"
-    if data.validation is not None and not (config.grpo.val_period or config.grpo.val_at_start or config.grpo.val_at_end):
+    if data.validation is not None and not (
+        config.grpo.val_period or config.grpo.val_at_start or config.grpo.val_at_end
+    ):
         yield "data.validation is never used: grpo.val_period is 0, val_at_start and val_at_end are false"
-    checkpointing = config.checkpointing
-    if checkpointing.enabled and checkpointing.keep_top_k and data.validation is None:
-        if checkpointing.metric_name.startswith("validation/"):
-            yield f"checkpointing.keep_top_k keeps none: without a validation set there is no {checkpointing.metric_name}"
+    checkpointing, name = config.checkpointing, config.checkpointing.metric_name
+    top = checkpointing.enabled and checkpointing.keep_top_k > 0
+    if top and data.validation is None and name.startswith("validation/"):
+        yield f"checkpointing.keep_top_k keeps none: without a validation set there is no {name}"

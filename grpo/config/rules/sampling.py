@@ -14,7 +14,7 @@ def temperature(config: Config) -> Iterator[Conflict]:
     if config.policy.generation.temperature <= 0:
         yield Conflict(
             (f"{_GENERATION}.temperature",),
-            f"training samples, so it must be above 0; greedy completions are for {_GENERATION}.validation.temperature=0",
+            f"training samples: it must be above 0; greedy completions are for {_GENERATION}.validation.temperature=0",
         )
 
 
@@ -42,13 +42,19 @@ def greedy_validation(config: Config) -> Iterator[Conflict]:
 
 def new_tokens(config: Config) -> Iterator[Conflict]:
     total, generation = config.policy.max_total_sequence_length, config.policy.generation
-    for key, longest in ((_NEW, generation.max_new_tokens), (f"{_GENERATION}.validation.max_new_tokens", generation.validation.max_new_tokens)):
+    for key, longest in (
+        (_NEW, generation.max_new_tokens),
+        (f"{_GENERATION}.validation.max_new_tokens", generation.validation.max_new_tokens),
+    ):
         if longest is not None and longest > total:
             yield Conflict((key, _TOTAL), f"prompt and completion share the total; at most {total}")
     if generation.max_new_tokens is not None and generation.min_new_tokens > generation.max_new_tokens:
         yield Conflict((f"{_GENERATION}.min_new_tokens", _NEW), "the first must be at most the second")
     if generation.min_new_tokens >= total:
-        yield Conflict((f"{_GENERATION}.min_new_tokens", _TOTAL), "there is no room for a prompt; the first must be below the second")
+        yield Conflict(
+            (f"{_GENERATION}.min_new_tokens", _TOTAL),
+            "there is no room for a prompt; the first must be below the second",
+        )
 
 
 def prompt_length(config: Config) -> Iterator[Conflict]:

@@ -8,7 +8,10 @@ from grpo.config.schema.base import Section
 
 
 class DatasetBase(Section):
-    env_name: str | None = Field(None, description="key of `env` that scores this dataset; null: data.default.env_name, or the only entry of `env`")
+    env_name: str | None = Field(
+        None,
+        description="key of `env` that scores this dataset; null: data.default.env_name, or the only entry of `env`",
+    )
     prompt_template: str | None = Field(
         None, description="'{field}' and '{field[key]}' of the record; null: the prompt column"
     )
@@ -63,7 +66,9 @@ class DataDefault(Section):
     """What a dataset uses where it says nothing itself."""
 
     env_name: str | None = None
-    prompt_file: str | None = Field(None, description="text with one '{}' for the prompt: a path, or a shipped name (cot.txt)")
+    prompt_file: str | None = Field(
+        None, description="text with one '{}' for the prompt: a path, or a shipped name (cot.txt)"
+    )
     system_prompt_file: str | None = Field(None, description="path of the system prompt; needs a chat template")
 
 

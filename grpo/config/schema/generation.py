@@ -19,7 +19,9 @@ class VllmCfg(Section):
 
 
 class ColocatedResources(Section):
-    gpus_per_node: int | None = Field(None, gt=0, description="of one node: the engine's share; null with several nodes: all")
+    gpus_per_node: int | None = Field(
+        None, gt=0, description="of one node: the engine's share; null with several nodes: all"
+    )
     num_nodes: int | None = Field(None, gt=0, description="whole nodes; null with one node: 1")
 
 

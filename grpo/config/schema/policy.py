@@ -70,7 +70,7 @@ class SequencePacking(Section):
 class OptimizerKwargs(Section):
     lr: float = Field(5e-6, gt=0)
     weight_decay: float = Field(0.01, ge=0)
-    betas: Annotated[list[float], Field(min_length=2, max_length=2)] = [0.9, 0.999]
+    betas: Annotated[list[float], Field(min_length=2, max_length=2)] = Field(default_factory=lambda: [0.9, 0.999])
     eps: float = Field(1e-8, gt=0)
 
 
