@@ -63,4 +63,4 @@ class Batch:
 
     def with_values(self, **values: Tensor | None) -> Batch:
         """A copy with some of its fields replaced."""
-        return replace(self, **values)
+        return replace(self, **values)  # type: ignore[arg-type]

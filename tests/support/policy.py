@@ -27,7 +27,8 @@ def tiny_model(kind="llama", *, tied=False, seed=0, **settings):
     values = {
         "vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128,
-        "tie_word_embeddings": tied, "initializer_range": 0.3, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
+        "tie_word_embeddings": tied, "initializer_range": 0.3, "bos_token_id": None,
+        "eos_token_id": 1, "pad_token_id": 0,
     }  # fmt: skip
     config = config_class(**{**values, **settings})
     with torch.random.fork_rng(devices=[]):

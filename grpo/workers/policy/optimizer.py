@@ -72,18 +72,21 @@ class NamedAdamW:
         if tensors and set(tensors) != expected:
             odd = sorted(set(tensors) ^ expected)
             raise CheckpointError(f"the optimizer state is of another model: {len(odd)} names differ, first {odd[0]}")
+        loaded: dict[Tensor, dict[str, Tensor]] = {
+            parameter: {moment: self._moment(tensors, name, moment) for moment in MOMENTS}
+            for name, parameter in self._parameters.items()
+            if tensors
+        }
         self._adamw.state.clear()
-        for name, parameter in self._parameters.items():
-            if not tensors:
-                continue
-            state = {moment: tensors[f"{name}.{moment}"] for moment in MOMENTS}
-            for moment in MOMENTS[1:]:
-                if state[moment].shape != parameter.shape:
-                    raise CheckpointError(
-                        f"optimizer state {name}.{moment} has shape {list(state[moment].shape)}, the parameter "
-                        f"{list(parameter.shape)}"
-                    )
-            # Clones: a step tensor that two parameters share would count twice.
-            self._adamw.state[parameter] = {
-                moment: value.detach().to(parameter.device, torch.float32, copy=True) for moment, value in state.items()
-            }
+        self._adamw.state.update(loaded)
+
+    def _moment(self, tensors: Mapping[str, Tensor], name: str, moment: str) -> Tensor:
+        parameter, value = self._parameters[name], tensors[f"{name}.{moment}"]
+        shape = torch.Size() if moment == "step" else parameter.shape
+        if value.shape != shape:
+            raise CheckpointError(
+                f"the optimizer state is of another model: {name}.{moment} has shape {list(value.shape)} there and "
+                f"{list(shape)} here"
+            )
+        # A copy: a step tensor that two parameters share would count twice.
+        return value.detach().to(parameter.device, torch.float32, copy=True)

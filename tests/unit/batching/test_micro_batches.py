@@ -46,7 +46,7 @@ def test_dynamic_puts_similar_lengths_together():
 
 def test_dynamic_counts_the_rounded_width_against_the_cap():
     assert [each.rows for each in plan_micro_batches([5, 5, 5], Dynamic(16, 8))] == [[0, 1], [2]]
-    with pytest.raises(ValueError, match="sequence 0 has 9 tokens .16 padded"):
+    with pytest.raises(ValueError, match=r"sequence 0 has 9 tokens \(16 padded"):
         plan_micro_batches([9], Dynamic(15, 8))
 
 

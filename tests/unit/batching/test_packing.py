@@ -83,7 +83,9 @@ def test_balanced_bins_have_nearly_equal_sums():
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(("lengths", "message"), [([3, 9], "sequence 1 has 9 tokens"), ([0], "sequence 0 has 0 tokens")])
+@pytest.mark.parametrize(
+    ("lengths", "message"), [([3, 9], "sequence 1 has 9 tokens"), ([0], "sequence 0 has 0 tokens")]
+)
 def test_an_impossible_item_is_refused_by_name(algorithm, lengths, message):
     with pytest.raises(ValueError, match=message):
         pack(lengths, 8, algorithm)

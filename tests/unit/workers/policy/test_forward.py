@@ -1,11 +1,11 @@
 import pytest
 import torch
-from tests.support.policy import VOCABULARY, random_batch, tiny_model
 
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch
 from grpo.workers.policy.attention import use_causal_attention
 from grpo.workers.policy.forward import model_inputs, needed_lengths, predictor_states
+from tests.support.policy import VOCABULARY, random_batch, tiny_model
 
 CPU = torch.device("cpu")
 
@@ -29,13 +29,13 @@ def transformers_states(model, batch, row, *, left_padding=0):
 
 
 def test_needed_lengths_end_before_the_last_trained_token():
-    mask = torch.tensor([0, 0, 1, 1, 0] + [0, 0, 0] + [0, 1] + [0, 1, 0, 1, 0, 0], dtype=torch.bool)
+    mask = torch.tensor([0, 0, 1, 1, 0, *(0, 0, 0), *(0, 1), *(0, 1, 0, 1, 0, 0)], dtype=torch.bool)
     batch = Batch(torch.arange(16), torch.tensor([5, 3, 2, 6]), mask, torch.zeros(16))
     assert needed_lengths(batch).tolist() == [3, 0, 1, 3]
 
 
 def test_padded_inputs_on_a_worked_example():
-    mask = torch.tensor([0, 1, 1] + [0, 0, 1, 0], dtype=torch.bool)
+    mask = torch.tensor([0, 1, 1, *(0, 0, 1, 0)], dtype=torch.bool)
     batch = Batch(torch.tensor([10, 11, 12, 20, 21, 22, 23]), torch.tensor([3, 4]), mask, torch.zeros(7))
     inputs = model_inputs(batch, MicroBatch([1, 0], 3, 6), needed_lengths(batch), CPU)
     assert inputs.input_ids.tolist() == [[20, 21, 0], [10, 11, 0]]
@@ -48,7 +48,7 @@ def test_padded_inputs_on_a_worked_example():
 
 
 def test_packed_inputs_on_a_worked_example():
-    mask = torch.tensor([0, 1, 1] + [0, 0, 1, 0], dtype=torch.bool)
+    mask = torch.tensor([0, 1, 1, *(0, 0, 1, 0)], dtype=torch.bool)
     batch = Batch(torch.tensor([10, 11, 12, 20, 21, 22, 23]), torch.tensor([3, 4]), mask, torch.zeros(7))
     inputs = model_inputs(batch, MicroBatch([0, 1], None, 4), needed_lengths(batch), CPU)
     assert inputs.input_ids.tolist() == [[10, 11, 20, 21]]
@@ -69,7 +69,9 @@ def test_padded_and_packed_rows_equal_transformers_own_forward(kind, left_paddin
     for width in (11, 16, None):
         ours, inputs = states(model, batch, rows, width)
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
-        assert torch.equal(inputs.trained, torch.cat([batch.token_indices([row])[batch.select([row]).mask] for row in rows]))
+        assert torch.equal(
+            inputs.trained, torch.cat([batch.token_indices([row])[batch.select([row]).mask] for row in rows])
+        )
 
 
 @pytest.mark.parametrize("width", [11, None])
