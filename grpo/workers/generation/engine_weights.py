@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from grpo.errors import GenerationError
+from grpo.workers.generation.expected_weights import ExpectedWeights
 
 
 class EngineWeights:
@@ -16,15 +16,10 @@ class EngineWeights:
     The module's parameters are views of the blocks: nothing is held twice.
     """
 
-    def __init__(self, model: nn.Module, fused: Sequence[Sequence[str]] = ()) -> None:
+    def __init__(self, model: nn.Module, vocabulary: int, fused: Sequence[Sequence[str]] = ()) -> None:
         """Args: `fused` names parameters to be stored one after the other along their first dimension."""
         self._parameters = dict(model.named_parameters())  # a tied parameter appears once
-        first_names = {id(parameter): name for name, parameter in self._parameters.items()}
-        self._aliases = {
-            name: first_names[id(parameter)]
-            for name, parameter in model.named_parameters(remove_duplicate=False)
-            if name not in self._parameters
-        }
+        self._expected = ExpectedWeights.of_module(model, vocabulary)
         grouped = {name for group in fused for name in group}
         self._groups = [tuple(group) for group in fused]
         self._groups += [(name,) for name in self._parameters if name not in grouped]
@@ -33,7 +28,7 @@ class EngineWeights:
 
     def block(self, *names: str) -> Tensor:
         """The tensor that holds these parameters one after the other: a group given as `fused`, or one name."""
-        return self._blocks[tuple(self._aliases.get(name, name) for name in names)]
+        return self._blocks[tuple(self._expected.aliases.get(name, name) for name in names)]
 
     def replace(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take a whole set of weights. On an error the old ones stay.
@@ -44,16 +39,8 @@ class EngineWeights:
             GenerationError: a name is unknown, arrives twice or is missing, or a shape differs.
         """
         blocks, slices = self._allocate()
-        waiting = set(self._parameters)
-        for name, tensor in weights:
-            self._check(name, tensor, waiting)
+        for name, tensor in self._expected.checked(weights):
             slices[name].copy_(tensor.detach())
-            waiting.remove(name)
-        if waiting:
-            raise GenerationError(
-                f"weight update: {len(waiting)} of {len(self._parameters)} weights are missing, the first is "
-                f"{min(waiting)}; the engine keeps its old weights"
-            )
         for name, tensor in slices.items():
             self._parameters[name].data = tensor
         self._blocks = blocks
@@ -69,17 +56,3 @@ class EngineWeights:
             blocks[group] = block
             slices.update(zip(group, torch.split(block, rows), strict=True))
         return blocks, slices
-
-    def _check(self, name: str, tensor: Tensor, waiting: set[str]) -> None:
-        kept = "; the engine keeps its old weights"
-        if name in self._aliases:
-            raise GenerationError(f"weight update: {name} is tied to {self._aliases[name]}, which alone is sent{kept}")
-        if name not in self._parameters:
-            raise GenerationError(f"weight update: unknown weight {name}{kept}")
-        if name not in waiting:
-            raise GenerationError(f"weight update: {name} arrived twice{kept}")
-        wanted = tuple(self._parameters[name].shape)
-        if tuple(tensor.shape) != wanted:
-            raise GenerationError(
-                f"weight update: {name} has shape {tuple(tensor.shape)}, the engine's is {wanted}{kept}"
-            )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from grpo.config.schema import Config
 from grpo.workers.generation.hf import HfGenerator
+from grpo.workers.generation.vllm import VllmGenerator
 from grpo.workers.protocol import Generator
 
 
@@ -16,4 +17,6 @@ def make_generator(config: Config, model_path: Path) -> Generator:
         GenerationError: the engine is not installed or does not start.
         ModelError: the folder cannot be read.
     """
+    if config.policy.generation.backend == "vllm":
+        return VllmGenerator(config, model_path)
     return HfGenerator(config, model_path)

@@ -20,6 +20,7 @@ from grpo.workers.generation.dense_decoder import DenseDecoder, fused_names, sup
 from grpo.workers.generation.engine_weights import EngineWeights
 from grpo.workers.generation.requests import check_requests
 from grpo.workers.generation.stopping import StopStrings
+from grpo.workers.generation.vllm_arguments import context_length
 from grpo.workers.protocol import SamplingParams
 
 CACHE_BYTES = 2 << 30  # of one batch: keys, values and the logits of a step
@@ -44,13 +45,13 @@ class HfGenerator:
             seed=config.grpo.seed,
         )
         model = model.to(self._device).requires_grad_(False)  # type: ignore[arg-type]
-        self._context = policy.generation.vllm_cfg.max_model_len or policy.max_total_sequence_length
+        self._context = context_length(config)
         self._cache_bytes = cache_bytes
         self._model_path = model_path
         self._vocabulary: int = model.config.vocab_size
         self._column_bytes, self._row_bytes = _cache_sizes(model)
         dense = supports(model)
-        self._weights = EngineWeights(model, fused_names(model) if dense else ())
+        self._weights = EngineWeights(model, self._vocabulary, fused_names(model) if dense else ())
         self._decoder: Decoder = DenseDecoder(model, self._weights) if dense else TransformersDecoder(model)
         self._tokenizer: Any = None
         self.weight_version = 0

@@ -1,0 +1,142 @@
+"""The vLLM engine, in the process that makes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grpo.config.schema import Config
+from grpo.errors import GenerationError
+from grpo.models.loading import load_model
+from grpo.rollout.trajectory import Completion
+from grpo.workers.generation import vllm_compat
+from grpo.workers.generation.expected_weights import ExpectedWeights
+from grpo.workers.generation.requests import check_requests
+from grpo.workers.generation.vllm_arguments import context_length, engine_arguments
+from grpo.workers.protocol import SamplingParams
+
+
+class VllmGenerator:
+    """A `Generator` over `vllm.LLM`, one device, in this process.
+
+    On a CPU set OMP_NUM_THREADS to the cores that this process has to itself: with more threads than free cores vLLM's
+    products wait for each other and it is many times slower. `sleep` and `wake` do nothing: the engine keeps its memory.
+    """
+
+    def __init__(self, config: Config, model_path: Path) -> None:
+        """Start the engine on the weights of `model_path`, or on random ones under `policy.random_weights`.
+
+        Raises:
+            GenerationError: vLLM is missing, does not start, or is asked for more than one device.
+        """
+        if config.policy.generation.vllm_cfg.tensor_parallel_size != 1:
+            raise GenerationError(
+                "policy.generation.vllm_cfg.tensor_parallel_size="
+                f"{config.policy.generation.vllm_cfg.tensor_parallel_size}: the in-process engine runs on one device"
+            )
+        vllm_compat.check_installed()
+        self._device = "cuda" if config.cluster.gpus_per_node else "cpu"
+        self._context = context_length(config)
+        self._expected = ExpectedWeights.of_folder(model_path)
+        self._dtype: torch.dtype = getattr(torch, config.policy.precision)
+        self._stops_on_strings = bool(config.policy.generation.stop_strings)
+        self._owns_process_group = not torch.distributed.is_initialized()
+        self._engine: Any = vllm_compat.start_engine(engine_arguments(config, model_path))
+        self.weight_version = 0
+        if config.policy.random_weights:
+            model = load_model(model_path, dtype=self._dtype, random_weights=True, seed=config.grpo.seed)
+            self.update_weights(((name, each.detach()) for name, each in model.named_parameters()), 0)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
+        """Sample; see `Generator.generate`. Completions end as `HfGenerator`'s do.
+
+        Each completion is a request of its own, whose seed follows from the prompt's; the prompt is computed once and
+        found in the prefix cache.
+
+        Raises:
+            GenerationError: a request that the engine cannot take, or one that it did not finish.
+        """
+        check_requests(
+            prompts, num_completions, sampling, seeds, context=self._context, vocabulary=self._expected.vocabulary
+        )
+        if sampling.stop_strings and not self._stops_on_strings:
+            raise GenerationError(
+                f"sampling parameter stop_strings={sampling.stop_strings!r}: the engine was started without a tokenizer; "
+                "set policy.generation.stop_strings"
+            )
+        if not prompts:
+            return []
+        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in range(num_completions)]
+        parameters = [
+            _parameters(sampling, request_seed) for seed in seeds for request_seed in request_seeds(seed, num_completions)
+        ]
+        with vllm_compat.sampling_context(self._device):
+            outputs = self._engine.generate(requests, parameters, use_tqdm=False)
+        completions = [self._completion(output.outputs[0]) for output in outputs]
+        return [completions[start : start + num_completions] for start in range(0, len(completions), num_completions)]
+
+    def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
+        """Take all weights under their Hugging Face names, tied ones once; on an error the old ones stay.
+
+        All are copied before the first is changed.
+
+        Raises:
+            GenerationError: a name is unknown, arrives twice or is missing, or a shape differs.
+        """
+        checked = self._expected.checked(weights)
+        staged = [(name, tensor.detach().to(self._dtype, copy=True)) for name, tensor in checked]
+        vllm_compat.reload_weights(self._engine, staged)
+        self.weight_version = version
+
+    def sleep(self) -> None:
+        """The engine keeps what it holds."""
+
+    def wake(self) -> None:
+        """Always ready."""
+
+    def shutdown(self) -> None:
+        """End the engine; once is enough, more do no harm."""
+        if self._engine is not None:
+            vllm_compat.stop_engine(self._engine, owns_process_group=self._owns_process_group)
+            self._engine = None
+
+    def _completion(self, output: Any) -> Completion:
+        if output.finish_reason not in ("stop", "length"):
+            raise GenerationError(f"vLLM ended a request with {output.finish_reason!r} instead of finishing it")
+        logprobs = list(output.logprobs.logprobs)  # flat: one a token, since only the sampled token's was asked for
+        if not all(map(math.isfinite, logprobs)):
+            raise GenerationError("the model's logits are not finite: its weights have diverged")
+        return Completion(list(output.token_ids), logprobs, output.finish_reason, self.weight_version)
+
+
+def request_seeds(seed: int, count: int) -> list[int]:
+    """Seeds of the completions of one prompt: 63 random bits each (on CPUs vLLM's generators keep 32 of them)."""
+    drawn = np.random.Generator(np.random.Philox(key=seed)).integers(0, 1 << 63, size=count, dtype=np.int64)
+    return [int(value) for value in drawn]
+
+
+def _parameters(sampling: SamplingParams, seed: int) -> Any:
+    from vllm import SamplingParams as VllmSamplingParams
+
+    return VllmSamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k or 0,
+        seed=seed if sampling.temperature > 0 else None,
+        max_tokens=sampling.max_new_tokens,
+        min_tokens=sampling.min_new_tokens,
+        stop_token_ids=list(sampling.stop_token_ids),
+        stop=list(sampling.stop_strings) or None,
+        ignore_eos=True,  # the tokenizer's is among stop_token_ids
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=bool(sampling.stop_strings),
+    )

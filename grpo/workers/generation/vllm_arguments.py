@@ -1,0 +1,53 @@
+"""The arguments that the vLLM engine is started with: every one that matters is given, none is left to a default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from grpo.config.schema import Config
+from grpo.models.locate import locate_model
+
+CPU_CACHE_BYTES = 256 << 20  # vLLM would take 92 % of the machine's memory
+
+
+def context_length(config: Config) -> int:
+    """Tokens of prompt and completion that the engine can hold."""
+    return config.policy.generation.vllm_cfg.max_model_len or config.policy.max_total_sequence_length
+
+
+def engine_arguments(config: Config, model_path: Path) -> dict[str, Any]:
+    """Keyword arguments of `vllm.LLM`.
+
+    On a CPU nothing is compiled (`enforce_eager`) and the KV cache has a fixed size. The tokenizer is loaded only where
+    stop strings need it.
+    """
+    policy, options = config.policy, config.policy.generation.vllm_cfg
+    on_cpu = config.cluster.gpus_per_node == 0
+    arguments: dict[str, Any] = {
+        "model": str(model_path),
+        "dtype": policy.precision,
+        "max_model_len": context_length(config),
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "enforce_eager": options.enforce_eager or on_cpu,
+        "load_format": "dummy" if policy.random_weights else "safetensors",
+        "logprobs_mode": "processed_logprobs",
+        "enable_prefix_caching": True,
+        "generation_config": "vllm",  # no sampling defaults from the model's folder
+        "trust_remote_code": False,
+        "seed": config.grpo.seed,
+        "disable_log_stats": True,
+        "skip_tokenizer_init": not policy.generation.stop_strings,
+    }
+    if policy.generation.stop_strings:
+        name = policy.tokenizer.name
+        folder = model_path if name is None else locate_model(name, key="policy.tokenizer.name")
+        arguments["tokenizer"] = str(folder)
+    cache_bytes = options.kv_cache_memory_bytes or (CPU_CACHE_BYTES if on_cpu else None)
+    if cache_bytes is not None:
+        arguments["kv_cache_memory_bytes"] = cache_bytes
+    if not on_cpu:
+        arguments["gpu_memory_utilization"] = options.gpu_memory_utilization
+    if options.max_num_seqs is not None:
+        arguments["max_num_seqs"] = options.max_num_seqs
+    return arguments
