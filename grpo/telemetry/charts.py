@@ -33,7 +33,7 @@ CHARTS = (
         "reward",
         "Reward and accuracy",
         (
-            Line("train/reward", "training reward", "series-1", smooth=True),
+            Line("train/reward", "reward", "series-1", smooth=True),
             Line("validation/accuracy", "validation accuracy", "series-2", marker=True),
         ),
     ),

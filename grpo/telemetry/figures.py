@@ -49,7 +49,7 @@ def _draw_chart(run: Run, chart: Chart) -> Figure | None:
 
     def draw(figure: Any) -> None:
         if lower:
-            top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
+            top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1), gridspec_kw={"hspace": 0.42})
             panels = [(top, upper, chart.unit), (bottom, lower, chart.lower_unit)]
         else:
             panels = [(figure.subplots(), upper, chart.unit)]
@@ -60,8 +60,9 @@ def _draw_chart(run: Run, chart: Chart) -> Figure | None:
             if chart.name == "reward":
                 _draw_chance(axes, run)
             _finish_axes(axes, unit, from_zero=chart.from_zero, ticks=3 if small else 5)
-            _legend(axes, columns=2 if len(lines) < 3 else 3)
+            _legend(axes)
         panels[-1][0].set_xlabel("step")
+        _place(figure, legend_rows=1)
 
     last = "; ".join(f"{line.label} {finite(run, line.metric)[-1][1]:.4g}" for line in (*upper, *lower))
     return Figure(chart.name, chart.title, chart.note, f"{chart.title} by step. Last values: {last}.", _svg(draw))
@@ -102,10 +103,10 @@ def _draw_chance(axes: Any, run: Run) -> None:
 
 def _draw_phases(run: Run) -> Figure | None:
     records = [record for record in run.metrics if record.get("timing/total")]
-    if not records:
+    names = [name for name in (*PHASES, "other") if any(record.get(f"timing/{name}") for record in records)]
+    if not names:
         return None
-    used = [name for name in (*PHASES, "other") if any(record.get(f"timing/{name}") for record in records)]
-    columns = [[max(record.get(f"timing/{name}") or 0.0, 0.0) for record in records] for name in used]
+    columns = [[_height(record.get(f"timing/{name}")) for record in records] for name in names]
     steps = [record["step"] for record in records]
     whole = sum(map(sum, columns)) or 1.0
     bins = [thin(steps, column, MAX_BARS) for column in columns]
@@ -115,7 +116,7 @@ def _draw_phases(run: Run) -> Figure | None:
         positions = bins[0][0]
         edges = _edges(positions)
         base = [0.0] * len(positions)
-        for name, column, (_, heights) in zip(used, columns, bins, strict=True):
+        for name, column, (_, heights) in zip(names, columns, bins, strict=True):
             top = [a + b for a, b in zip(base, heights, strict=True)]
             # The table under the pictures names the phases too thin to be seen.
             label = name.replace("_", " ") if sum(column) >= 0.01 * whole else None
@@ -128,13 +129,19 @@ def _draw_phases(run: Run) -> Figure | None:
         axes.set_xlabel("step")
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(
-            handles, labels, loc="outside upper left", ncols=3 if len(labels) < 7 else 4, fontsize=FONT_SIZE - 1.5,
+            handles, labels, loc="upper left", bbox_to_anchor=(0, 1), ncols=3, fontsize=FONT_SIZE - 1.5,
             handlelength=0.9, handleheight=0.9, columnspacing=0.9, handletextpad=0.4, borderaxespad=0.2,
         )  # fmt: skip
+        _place(figure, legend_rows=math.ceil(len(labels) / 3))
 
-    last = "; ".join(f"{name} {column[-1]:.3g} s" for name, column in zip(used, columns, strict=True))
+    last = "; ".join(f"{name} {column[-1]:.3g} s" for name, column in zip(names, columns, strict=True))
     title = "Time by phase"
     return Figure("phases", title, "", f"Seconds of each step, stacked by phase. Last step: {last}.", _svg(draw))
+
+
+def _height(seconds: float | None) -> float:
+    """What a bar can show: 0 for a phase that was not measured, is not finite, or is negative by rounding."""
+    return seconds if seconds is not None and math.isfinite(seconds) and seconds > 0 else 0.0
 
 
 def _edges(positions: Sequence[float]) -> list[float]:
@@ -177,9 +184,15 @@ def _finish_axes(axes: Any, unit: str, *, from_zero: bool, ticks: int = 5) -> No
         axes.set_ylim(0, high if high > 0 else 1)
 
 
-def _legend(axes: Any, *, columns: int) -> None:
+def _place(figure: Any, *, legend_rows: int) -> None:
+    """Fixed margins in SVG units. A layout engine would draw everything twice, and pictures side by side line up."""
+    top = 10 + 17 * legend_rows
+    figure.subplots_adjust(left=62 / WIDTH, right=1 - 8 / WIDTH, bottom=42 / HEIGHT, top=1 - top / HEIGHT)
+
+
+def _legend(axes: Any) -> None:
     axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, fontsize=FONT_SIZE - 1.5, handlelength=1.4,
+        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=FONT_SIZE - 1.5, handlelength=1.4,
         columnspacing=1.2, handletextpad=0.5, borderaxespad=0.1, frameon=False,
     )  # fmt: skip
 
@@ -202,7 +215,7 @@ def _svg(draw: Callable[[Any], None]) -> str:
         "legend.frameon": False,
     }
     with mpl.rc_context(style):
-        canvas = Canvas(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
+        canvas = Canvas(figsize=(WIDTH / 72, HEIGHT / 72))
         canvas.patch.set_alpha(0)
         draw(canvas)
         buffer = io.StringIO()

@@ -21,7 +21,7 @@ def _terminal(monkeypatch):
 
 
 def metrics(step):
-    return synthetic_metrics(random.Random(step), step)
+    return synthetic_metrics(random.Random(step), step)  # noqa: S311
 
 
 def test_a_log_has_a_line_now_and_then_and_no_control_characters():
@@ -81,7 +81,7 @@ def test_a_terminal_shows_a_bar_and_is_left_as_it_was():
 
 def test_a_failure_restores_the_terminal_and_prints_nothing_of_its_own():
     stream = Terminal()
-    with pytest.raises(ValueError, match="boom"), RunConsole(max_steps=4, stream=stream) as console:
+    with pytest.raises(ValueError, match="boom"), RunConsole(max_steps=4, stream=stream) as console:  # noqa: PT012
         console.start()
         raise ValueError("boom")
     assert "\x1b[?25h" in stream.getvalue()

@@ -1,9 +1,11 @@
+import math
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from grpo.telemetry.figures import MAX_POINTS, draw_figures, smooth, thin, with_background
 from grpo.telemetry.reader import read_run
+from grpo.telemetry.run_directory import RunDirectory
 from grpo.telemetry.theme import DARK, LIGHT, themed
 from tests.support.synthetic_run import write_synthetic_run
 
@@ -13,8 +15,17 @@ ALL = [
 ]  # fmt: skip
 
 
-def test_every_picture_is_drawn_well_formed_and_described(tmp_path):
-    figures = draw_figures(read_run(write_synthetic_run(tmp_path / "run", steps=25)))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return read_run(write_synthetic_run(tmp_path_factory.mktemp("figures") / "run", steps=25))
+
+
+@pytest.fixture(scope="module")
+def figures(run):
+    return draw_figures(run)
+
+
+def test_every_picture_is_drawn_well_formed_and_described(figures):
     assert [figure.name for figure in figures] == ALL
     for figure in figures:
         ET.fromstring(with_background(figure).svg)  # noqa: S314
@@ -35,17 +46,24 @@ def test_what_was_not_measured_is_left_out(tmp_path):
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_short_runs_are_drawn(tmp_path, steps):
-    figures = draw_figures(read_run(write_synthetic_run(tmp_path / "run", steps=steps)))
-    assert len(figures) == (len(ALL) if steps else 0)
+    short = draw_figures(read_run(write_synthetic_run(tmp_path / "run", steps=steps)))
+    assert len(short) == (len(ALL) if steps else 0)
 
 
-def test_the_same_run_gives_the_same_picture(tmp_path):
-    run = read_run(write_synthetic_run(tmp_path / "run", steps=3))
-    assert [figure.svg for figure in draw_figures(run)] == [figure.svg for figure in draw_figures(run)]
+def test_values_that_are_not_finite_are_left_out(tmp_path):
+    values = {"timing/total": math.inf, "timing/data": math.nan, "timing/other": 1.0, "train/reward": math.nan}
+    run = RunDirectory.open(tmp_path / "run", "new", name="n", config_yaml="a: 1", command=[])
+    run.write_metrics(1, values)
+    run.write_metrics(2, {"timing/total": 1.0})
+    run.finish("completed")
+    assert [figure.name for figure in draw_figures(read_run(run.path))] == ["phases"]
 
 
-def test_a_page_recolours_every_role_and_shares_no_ids(tmp_path):
-    figures = draw_figures(read_run(write_synthetic_run(tmp_path / "run", steps=3)))
+def test_the_same_run_gives_the_same_pictures(run, figures):
+    assert [figure.svg for figure in draw_figures(run)] == [figure.svg for figure in figures]
+
+
+def test_a_page_recolours_every_role_and_shares_no_ids(figures):
     pages = {figure.name: themed(figure.svg, figure.name) for figure in figures}
     assert set(DARK) == set(LIGHT)
     ids = [element.get("id") for svg in pages.values() for element in ET.fromstring(svg).iter() if element.get("id")]  # noqa: S314

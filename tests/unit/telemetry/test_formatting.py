@@ -18,8 +18,11 @@ def test_numbers(value, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "-"), (0, "0 s"), (0.0004, "0.4 ms"), (0.012, "12 ms"), (0.3125, "0.312 s"), (47.2, "47.2 s"), (178, "2:58")],
-)
+    [
+        (None, "-"), (0, "0 s"), (0.0004, "0.4 ms"), (0.012, "12 ms"), (0.3125, "0.312 s"), (47.2, "47.2 s"),
+        (178, "2:58"),
+    ],
+)  # fmt: skip
 def test_seconds(value, text):
     assert fmt.seconds(value) == text
 

@@ -15,8 +15,8 @@ from grpo.telemetry import run_directory
 from grpo.telemetry.reader import read_run
 from grpo.telemetry.run_directory import RunDirectory
 
-SECRET = "hf_planted0secret"
-PASSWORD = "pw-on-the-command-line"
+SECRET = "hf_planted0secret"  # noqa: S105
+PASSWORD = "pw-on-the-command-line"  # noqa: S105
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def test_an_exception_is_the_outcome(tmp_path, error, state, code):
 
 
 def test_the_first_outcome_counts(tmp_path):
-    with pytest.raises(SystemExit), start(tmp_path / "run") as run:
+    with pytest.raises(SystemExit), start(tmp_path / "run") as run:  # noqa: PT012
         run.finish("stopped", reason="SIGTERM", exit_code=85)
         raise SystemExit(85)
     assert read_run(run.path).manifest.state == "stopped"
@@ -207,11 +207,11 @@ def test_no_secret_reaches_any_file(tmp_path):
         "config_yaml": f"env:\n  x:\n    kwargs: {{api_key: {PASSWORD}, url: 'https://{SECRET}@hub'}}\n",
         "facts": {"model": f"https://{SECRET}3@host", "token": "short"},
     }
-    with pytest.raises(ValueError, match=SECRET), start(tmp_path / "run", **options) as run:
+    with pytest.raises(ValueError, match=SECRET), start(tmp_path / "run", **options) as run:  # noqa: PT012
         run.start_log()
         logging.getLogger("grpo.hub").warning("header %s", {"Authorization": SECRET})
         try:
-            raise ValueError(PASSWORD)
+            raise ValueError(PASSWORD)  # noqa: TRY301
         except ValueError:
             logging.getLogger("grpo").exception("failed")
         run.write_metrics(1, {"x": 1.0})

@@ -4,7 +4,7 @@ from pydantic import BaseModel
 from grpo.config.schema import Config
 from grpo.telemetry.secrets import REMOVED, Redactor, is_secret_name, secret_values
 
-SECRET = "hf_Zq9planted"
+SECRET = "hf_Zq9planted"  # noqa: S105
 
 
 @pytest.mark.parametrize(

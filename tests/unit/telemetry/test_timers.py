@@ -90,7 +90,7 @@ def test_an_unknown_phase_names_the_valid_ones(timer):
 
 def test_an_exception_closes_what_is_open_and_the_times_are_there(timer, clock):
     times = {}
-    with pytest.raises(KeyError):  # noqa: SIM117
+    with pytest.raises(KeyError):  # noqa: PT012, SIM117
         with timer.step() as times, timer.phase("refit"), timer.part("load"):
             assert timer.current_phase == "refit"
             clock.now += 2.0
@@ -105,7 +105,8 @@ def test_an_exception_closes_what_is_open_and_the_times_are_there(timer, clock):
 def test_the_device_is_waited_for_before_each_reading():
     log = []
     readings = itertools.count()
-    timer = PhaseTimer(clock=lambda: log.append("clock") or float(next(readings)), synchronise=lambda: log.append("wait"))
+    clock = lambda: log.append("clock") or float(next(readings))  # noqa: E731
+    timer = PhaseTimer(clock=clock, synchronise=lambda: log.append("wait"))
     with timer.step(), timer.phase("generation"):
         pass
     assert log == ["wait", "clock"] * 4
