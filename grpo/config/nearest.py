@@ -11,7 +11,8 @@ _NEAR = 0.7
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """`"; did you mean X?"`, or nothing where nothing is near."""
-    scored = sorted(((_likeness(word, one), one) for one in candidates), key=lambda pair: (-pair[0], pair[1]))
+    others = [one for one in candidates if not word.startswith(f"{one}.")]
+    scored = sorted(((_likeness(word, one), one) for one in others), key=lambda pair: (-pair[0], pair[1]))
     if not scored or scored[0][0] < _NEAR:
         return ""
     leaf = word.rpartition(".")[2]

@@ -11,6 +11,7 @@ from grpo.config.nearest import did_you_mean, valid_keys
          "; did you mean policy.dtensor_cfg.tensor_parallel_size or policy.generation.vllm_cfg.tensor_parallel_size?"),
         ("env.mine.timeouts", "; did you mean env.mine.timeout_s?"),
         ("quite.zzz", ""),
+        ("policy.zzz", ""),
     ],
 )  # fmt: skip
 def test_the_nearest_key(word, expected):
