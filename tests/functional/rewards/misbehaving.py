@@ -11,6 +11,7 @@ from pathlib import Path
 
 # Long enough to outlive any test, and so that a leak is seen.
 FOREVER = 10_000
+LEFT_BEHIND = {}
 
 
 class Unprintable(Exception):  # noqa: N818
@@ -28,7 +29,7 @@ def loop(record):
 
 
 def loop_in_c(record):
-    return 10 ** 10**8
+    return 10 ** (10**8)
 
 
 def stop_itself(record):
@@ -114,7 +115,7 @@ def write_to_every_file(record):
 
 
 def print_garbage(record):
-    print("garbage" * 10_000)
+    print("garbage" * 10_000)  # noqa: T201
     sys.stderr.write("\x00" * 10_000)
     os.write(1, b"\x00" * 10_000)
     return 1.0
@@ -134,6 +135,16 @@ def arm_a_timer(record):
 
 def leave_a_thread_that_exits(record):
     threading.Thread(target=lambda: os._exit(6) if time.sleep(0.001) is None else None, daemon=True).start()
+    return 1.0
+
+
+def poison_the_process(record):
+    LEFT_BEHIND["exit"] = True
+    return 1.0
+
+
+def hoard_memory(record):
+    LEFT_BEHIND["memory"] = bytes(400 << 20)
     return 1.0
 
 
@@ -186,9 +197,12 @@ def reward(prompt, completion, answer, record):
     kind, _, number = completion.partition(" ")
     if kind == "good":
         # What every sample may rely on, whatever ran before it.
+        if LEFT_BEHIND.get("exit"):
+            os._exit(8)
+        bytes(150 << 20)
         os.write(1, b".")
-        print(".")
-        assert os.getcwd() == record["directory"]
+        print(".")  # noqa: T201
+        assert str(Path.cwd()) == record["directory"]
         return float(number)
     if kind in RETURNED:
         return RETURNED[kind]

@@ -54,7 +54,7 @@ def all_end(processes):
 
 
 def test_close_leaves_no_process(tmp_path):
-    record = {"notes": str(tmp_path), "directory": os.getcwd()}
+    record = {"notes": str(tmp_path), "directory": str(Path.cwd())}
     with Rewards({"user": Env(verifier="misbehaving:reward", num_workers=3, memory_limit_mb=512)}) as pools:
         processes = family(pools._scorers["user"].pid)
         assert len(processes) == 4
@@ -92,7 +92,7 @@ def test_killed_trainer_leaves_no_process(tmp_path, fork_first):
 
 
 def test_killed_supervisor_is_replaced():
-    record = {"directory": os.getcwd()}
+    record = {"directory": str(Path.cwd())}
     requests = [("user", RewardRequest(str(i), "", f"good {i}", None, record)) for i in range(50)]
     with Rewards({"user": Env(verifier="misbehaving:reward", memory_limit_mb=512)}) as pools:
         processes = family(pools._scorers["user"].pid)
@@ -127,14 +127,16 @@ def test_module_that_cannot_be_imported_is_an_error_at_the_start(tmp_path, monke
 
 
 def test_module_that_hangs_at_import_ends_after_the_trainer(tmp_path):
-    (tmp_path / "hangs.py").write_text(f"import os\nprint(os.getpid())\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n10 ** 10**9")
+    note = tmp_path / "pid"
+    (tmp_path / "hangs.py").write_text(
+        f"import os, pathlib\npathlib.Path({str(note)!r}).write_text(str(os.getpid()))\n10 ** 10**9\n"
+    )
     program = (
         "import sys; from grpo.rewards.pool import VerifierPool\n"
         "VerifierPool('m', 'hangs:f', {}, num_workers=1, timeout_s=1.0, memory_limit_mb=512, start_timeout_s=2.0)\n"
         "sys.stdin.read()"
     )
     trainer = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdin=subprocess.PIPE)
-    note = tmp_path / "pid"
     try:
         while not (note.exists() and note.read_text()):
             assert trainer.poll() is None

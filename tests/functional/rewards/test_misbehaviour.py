@@ -1,6 +1,5 @@
 """A verifier that misbehaves costs one sample, never its neighbours, the pool or the run."""
 
-import os
 from pathlib import Path
 
 import psutil
@@ -11,7 +10,7 @@ from grpo.rewards.request import RewardRequest, Score
 from grpo.rewards.scoring import Rewards
 
 HERE = Path(__file__).parent
-# What the misbehaviour costs its own sample: (kind of failure, part of the reason), or None where it may score.
+# What the misbehaviour costs its own sample: (kind of failure, part of the reason); None: it scores.
 COST = {
     "loop": ("timeout", "timeout after 2 s"),
     "loop_in_c": ("timeout", "timeout after 2 s"),
@@ -43,10 +42,12 @@ COST = {
     "fork_and_return_twice": None,
     "print_garbage": None,
     "close_output_and_return": None,
-    "arm_a_timer": None,
-    "leave_a_thread_that_exits": None,
     "change_directory": None,
+    "poison_the_process": None,
+    "hoard_memory": None,
 }
+# What goes off at a time of its own, before or after its own sample has ended.
+TIME_BOMBS = ("arm_a_timer", "leave_a_thread_that_exits")
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +61,7 @@ def rewards(**options):
 
 
 def requests(completions, notes):
-    record = {"notes": str(notes), "directory": os.getcwd()}
+    record = {"notes": str(notes), "directory": str(Path.cwd())}
     return [("user", RewardRequest(f"sample-{i}", "", text, None, record)) for i, text in enumerate(completions)]
 
 
@@ -97,6 +98,17 @@ def test_costs_one_sample(misbehaviour, tmp_path):
         assert again == [Score(float(i), None) for i in range(24)]
     for left_behind in tmp_path.iterdir():
         assert gone(int(left_behind.name))
+
+
+@pytest.mark.parametrize("bomb", TIME_BOMBS)
+def test_time_bomb_costs_one_sample_at_most(bomb, tmp_path):
+    completions = [f"good {i}" for i in range(24)]
+    completions[9] = bomb
+    with rewards(timeout_s=60.0, num_workers=1) as pools:
+        scores = pools.score(requests(completions, tmp_path))
+        assert scores.pop(9).value in {1.0, None}
+        assert scores == [Score(float(i), None) for i in range(24) if i != 9]
+        assert sum(pools.counts.values()) <= 1
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])

@@ -34,7 +34,9 @@ def test_finite_numbers_of_any_type_are_scores(value, number):
     assert outcome_of(value) == Outcome(Kind.SCORED, number)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3.5e38, -1e300, None, "1", [1.0], 1j, np.float64("nan")])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, 3.5e38, -1e300, None, "1", [1.0], 1j, np.float64("nan")]
+)
 def test_everything_else_is_invalid(value):
     outcome = outcome_of(value)
     assert outcome.kind is Kind.INVALID

@@ -1,6 +1,5 @@
 """Order, isolation between envs, counts. What misbehaving verifiers cost is in tests/functional/rewards."""
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,9 @@ def facts(prompt, completion, answer, record):
     return torch + 2 * secret + 4 * bool(heavy) + 8 * (len(os.environ) > 20)
 
 def fields(prompt, completion, answer, record):
-    return float((prompt, completion, answer, record["list"], record["nested"]) == ("p", "c", None, [1, 2], {"a": None}))
+    return float(
+        (prompt, completion, answer, record) == ("p", "c", None, {"list": [1, 2], "nested": {"a": None}})
+    )
 '''
 
 
@@ -144,13 +145,13 @@ def test_verifier_that_cannot_be_loaded_is_an_error_at_the_start(here, env, reas
 
 
 def test_start_in_the_background_raises_when_waited_for(here):
-    with Rewards({"mine": Env(verifier="absent:length")}, wait=False) as rewards:
-        with pytest.raises(RewardError, match="absent"):
-            rewards.wait_until_ready()
+    rewards = Rewards({"mine": Env(verifier="absent:length")}, wait=False)
+    with rewards, pytest.raises(RewardError, match="absent"):
+        rewards.wait_until_ready()
 
 
 def test_unknown_env():
-    with Rewards({"same": Env(verifier="exact_match")}) as rewards, pytest.raises(RewardError, match="'?other.*same"):
+    with Rewards({"same": Env(verifier="exact_match")}) as rewards, pytest.raises(RewardError, match=r"other.*same"):
         rewards.score([("other", request(""))])
 
 

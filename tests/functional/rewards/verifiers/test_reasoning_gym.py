@@ -8,7 +8,11 @@ from grpo.rewards.verifiers import load_verifier
 
 pytest.importorskip("reasoning_gym", reason="needs reasoning-gym: pip install 'grpo-matrix[tasks]'")
 
-RECORD = {"question": "Spell this word backward: sun", "answer": "nus", "metadata": {"source_dataset": "spell_backward"}}
+RECORD = {
+    "question": "Spell this word backward: sun",
+    "answer": "nus",
+    "metadata": {"source_dataset": "spell_backward"},
+}
 
 
 def verify(completion, record=RECORD, **kwargs):

@@ -3,7 +3,7 @@ import pytest
 from grpo.errors import RewardError
 from grpo.rewards.verifiers import load_verifier
 
-MODULE = '''
+MODULE = """
 import functools
 
 LIMIT = 3
@@ -41,7 +41,7 @@ class Judge:
         return 3.0
 
 judge = Judge()
-'''
+"""
 SAMPLE = {"prompt": "p", "completion": "abc", "answer": "abc", "record": {"bonus": 0.5}}
 
 

@@ -42,9 +42,7 @@ def test_from_other_threads():
         assert list(threads.map(score, CASES)) == [case[2] for case in CASES]
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"), [(None, "no reference answer"), ("", "no mathematical expression")]
-)
+@pytest.mark.parametrize(("answer", "reason"), [(None, "no reference answer"), ("", "no mathematical expression")])
 def test_useless_reference_answer_is_an_error_not_a_wrong_answer(answer, reason):
     with pytest.raises(ValueError, match=reason):
         load_verifier("math", {})(prompt="", completion="\\boxed{1}", answer=answer, record={})
