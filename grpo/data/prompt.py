@@ -2,11 +2,10 @@
 
 import hashlib
 import json
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ def fingerprint_of(prompts: Iterable[Prompt]) -> str:
     digest = hashlib.sha256()
     for prompt in prompts:
         answer = json.dumps(prompt.answer).encode()
-        digest.update(np.array([len(prompt.token_ids), len(answer)], dtype="<i8").tobytes())
-        digest.update(np.array(prompt.token_ids, dtype="<i8").tobytes())
+        ids = prompt.token_ids
+        digest.update(struct.pack(f"<{2 + len(ids)}q", len(ids), len(answer), *ids))
         digest.update(answer)
     return digest.hexdigest()

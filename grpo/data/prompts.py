@@ -1,6 +1,8 @@
 """From a dataset of the recipe to tokenised prompts."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
@@ -49,6 +51,38 @@ def load_prompts(
     env_name = dataset.env_name or data.default.env_name
     if env_name is None:
         raise DataError(f"{key}.env_name: not set, nor data.default.env_name; name the entry of `env` that scores it")
+    with _collector_paused():
+        return _load(dataset, data, policy, tokenizer, vocab_size=vocab_size, env_name=env_name, key=key)
+
+
+def prompt_limit(data: Data, policy: Policy) -> int:
+    """The most tokens of a prompt: `data.max_input_seq_length`, and always room for one new token."""
+    room = policy.max_total_sequence_length - 1
+    return room if data.max_input_seq_length is None else min(room, data.max_input_seq_length)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Records hold no reference cycles: looking for them takes as long as reading a hundred thousand records."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
+def _load(
+    dataset: Dataset,
+    data: Data,
+    policy: Policy,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    vocab_size: int | None,
+    env_name: str,
+    key: str,
+) -> PromptSet:
     found = read_examples(dataset, key=key)
     names = [example.example_id for example in found]
     renderer = Renderer.build(data.default, policy.tokenizer, tokenizer)
@@ -64,12 +98,6 @@ def load_prompts(
     kept = [prompt for prompt in prompts if len(prompt.token_ids) <= limit]
     _check_lengths(prompts, kept, limit=limit, refuse=data.overlong_prompts == "error", key=key)
     return PromptSet(kept, len(prompts) - len(kept), fingerprint_of(kept))
-
-
-def prompt_limit(data: Data, policy: Policy) -> int:
-    """The most tokens of a prompt: `data.max_input_seq_length`, and always room for one new token."""
-    room = policy.max_total_sequence_length - 1
-    return room if data.max_input_seq_length is None else min(room, data.max_input_seq_length)
 
 
 def _check_lengths(prompts: Sequence[Prompt], kept: Sequence[Prompt], *, limit: int, refuse: bool, key: str) -> None:

@@ -39,6 +39,9 @@ class FakeHub:
     token: str = "hf_of_someone_with_access"  # noqa: S105 - opens nothing real
     repositories: dict[tuple[str, str], Repository] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
+    listed: dict[str, int] = field(
+        default_factory=dict
+    )  # sizes that the listing gives, where they are not the real ones
     requests: list[Request] = field(default_factory=list)
 
     def downloads(self) -> list[Request]:
@@ -122,7 +125,10 @@ class _Handler(BaseHTTPRequestHandler):
             "gated": "manual" if repository.gated else False,
             "private": False,
             "tags": ["safetensors", f"license:{repository.licence}"],
-            "siblings": [{"rfilename": f, "size": len(data)} for f, data in repository.commits[commit].items()],
+            "siblings": [
+                {"rfilename": f, "size": self.hub.listed.get(f, len(data))}
+                for f, data in repository.commits[commit].items()
+            ],
         }
         self._send(200, json.dumps(info).encode())
 

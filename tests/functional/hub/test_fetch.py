@@ -152,6 +152,18 @@ def test_cut_download_is_no_model_and_complete_files_are_not_fetched_again(hub):
     assert not any("partial" in p.name for p in repository_folder("model", "org/m").iterdir())
 
 
+def test_file_of_another_size_than_listed_is_not_stored(hub):
+    hub.listed["model.safetensors"] = len(WEIGHTS) + 1
+    assert f"model.safetensors has {len(WEIGHTS)} bytes and not {len(WEIGHTS) + 1}" in refusal(MODEL)
+    assert stored_folder("model", "org/m") is None
+
+
+def test_gate_is_tried_before_anything_else_is_downloaded(hub):
+    hub.repositories["models", "org/m"].gated = True
+    refusal(DATASET, MODEL)
+    assert hub.downloads() == []
+
+
 def test_unknown_repository_and_revision(hub):
     text = refusal(Item("model", "org/absent", None, "policy.model_name"))
     assert (

@@ -28,6 +28,11 @@ def test_template_text_gets_no_second_beginning_of_sequence():
     assert tokens(["<s>ab"], tokenizer, templated=True) == [[1, *ids_of("ab", tokenizer)]]
 
 
+def test_template_decides_whether_there_is_a_beginning_of_sequence():
+    tokenizer = character_tokenizer(bos=True)
+    assert tokens(["ab"], tokenizer, templated=True) == [ids_of("ab", tokenizer)]
+
+
 @pytest.mark.parametrize("bos", [True, False])
 def test_end_of_sequence_never_follows_a_prompt(bos):
     tokenizer = character_tokenizer(bos=bos, eos_after=True)
