@@ -3,7 +3,7 @@ import statistics
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.algorithm.advantage import advantages
@@ -140,6 +140,7 @@ def test_bad_input_is_refused():
         compute([1, 0], estimator="ppo")
 
 
+SETTINGS = settings(max_examples=60, deadline=None)
 reward = st.one_of(st.just(NAN), st.sampled_from([0.0, 1.0, 0.35, 0.7, -2.0]), st.floats(-10, 10, width=32))
 batches = st.lists(st.tuples(reward, st.integers(-3, 3)), min_size=1, max_size=24)
 
@@ -177,6 +178,7 @@ def expected_advantages(rewards, groups, options):
 
 
 @pytest.mark.parametrize("options", VARIANTS)
+@SETTINGS
 @given(batch=batches)
 def test_formulas_sample_by_sample(options, batch):
     rewards, groups = zip(*batch, strict=True)
@@ -187,6 +189,7 @@ def test_formulas_sample_by_sample(options, batch):
 
 
 @pytest.mark.parametrize("options", VARIANTS)
+@SETTINGS
 @given(batch=batches, data=st.data())
 def test_order_and_names_of_groups_do_not_matter(options, batch, data):
     order = data.draw(st.permutations(range(len(batch))))
@@ -197,6 +200,7 @@ def test_order_and_names_of_groups_do_not_matter(options, batch, data):
 
 
 @pytest.mark.parametrize("options", [v for v in VARIANTS if v["estimator"] in GROUP_ESTIMATORS])
+@SETTINGS
 @given(batch=batches)
 def test_another_group_changes_nothing(options, batch):
     rewards, groups = zip(*batch, strict=True)

@@ -14,7 +14,7 @@ from tests.unit.algorithm.cases import COVERING, PER_TOKEN, denominators_of, lea
 lengths = st.lists(st.integers(1, 9), min_size=1, max_size=7)
 options = st.sampled_from(COVERING).map(lambda row: ObjectiveOptions(**row))
 seeds = st.integers(0, 2**16)
-SETTINGS = settings(max_examples=60)
+SETTINGS = settings(max_examples=60, deadline=None)
 
 
 def draw_values(chosen, sizes, seed, untrained=()):
