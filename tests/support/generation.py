@@ -45,7 +45,7 @@ def _shake(model: PreTrainedModel, seed: int) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
 
 
 def make_config(model: Path | str, *, backend: str = "hf", precision: str = "float32", **policy: Any) -> Config:

@@ -30,6 +30,10 @@ def plain(max_new_tokens: int, **values) -> SamplingParams:
     return SamplingParams(max_new_tokens=max_new_tokens, **values)
 
 
+def flat(results: list[list[Completion]]) -> list[Completion]:
+    return [completion for group in results for completion in group]
+
+
 def ids(results: list[list[Completion]]) -> list[list[list[int]]]:
     return [[completion.token_ids for completion in group] for group in results]
 
@@ -117,7 +121,7 @@ class GeneratorContract:
 
     def test_stop_token_at_once_is_kept(self, engine):
         results = engine.generate(PROMPTS, 2, plain(6, stop_token_ids=tuple(range(VOCABULARY))), [1, 2, 3, 4])
-        for completion in sum(results, []):
+        for completion in flat(results):
             assert len(completion.token_ids) == len(completion.logprobs) == 1
             assert completion.finish_reason == "stop"
 
@@ -127,7 +131,7 @@ class GeneratorContract:
         stops = tuple(range(0, VOCABULARY, 12))
         cut = engine.generate(PROMPTS, 4, plain(24, stop_token_ids=stops), [1, 2, 3, 4])
         lengths = set()
-        for whole, part in zip(sum(free, []), sum(cut, []), strict=True):
+        for whole, part in zip(flat(free), flat(cut), strict=True):
             ends = [index + 1 for index, token in enumerate(whole.token_ids) if token in stops]
             length = ends[0] if ends else 24
             assert part.token_ids == whole.token_ids[:length]
@@ -137,14 +141,14 @@ class GeneratorContract:
         assert len(lengths) > 3
 
     def test_min_new_tokens_forbids_stops_and_logprobs_say_so(self, engine, model):
-        stops = tuple(range(200))
+        stops = (*range(200), EOS)
         results = engine.generate(PROMPTS, 2, plain(6, min_new_tokens=4, stop_token_ids=stops), [1, 2, 3, 4])
         for prompt, group in zip(PROMPTS, results, strict=True):
             for completion in group:
                 assert len(completion.token_ids) >= 5
                 assert min(completion.token_ids[:4]) >= 200
                 logits = reference_logits(model, prompt, completion.token_ids)
-                logits[:4, :200] = -torch.inf
+                logits[:4, list(stops)] = -torch.inf
                 chosen = torch.tensor(completion.token_ids)[:, None]
                 expected = logits.log_softmax(-1).gather(1, chosen)[:, 0]
                 actual = torch.tensor(completion.logprobs).double()
@@ -173,9 +177,7 @@ class GeneratorContract:
         for prompt, group in zip(PROMPTS, results, strict=True):
             for completion in group:
                 probabilities = reference_logits(model, prompt, completion.token_ids).softmax(-1)
-                for row, token, logprob in zip(
-                    probabilities, completion.token_ids, completion.logprobs, strict=True
-                ):
+                for row, token, logprob in zip(probabilities, completion.token_ids, completion.logprobs, strict=True):
                     kept = _kept(row.tolist(), top_p, top_k)
                     assert token in kept
                     expected = row[token] / row[kept].sum()
@@ -207,7 +209,7 @@ class GeneratorContract:
             after = engine.generate(PROMPTS, 2, plain(8), [1, 2, 3, 4])
             assert ids(after) == ids(before)
             assert {completion.weight_version for group in after for completion in group} == {version}
-            for old, new in zip(sum(before, []), sum(after, []), strict=True):
+            for old, new in zip(flat(before), flat(after), strict=True):
                 assert new.logprobs == old.logprobs
 
     @pytest.mark.parametrize("fault", ["missing", "unknown", "misshaped", "twice"])

