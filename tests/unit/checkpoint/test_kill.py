@@ -109,6 +109,7 @@ def test_an_error_of_the_disk_at_every_change(scene, disk, state, same, failure)
             tmp = checkpoints.directory / "step_4.tmp"
             assert not tmp.exists() or "tidying up failed too" in message
             assert forever or not tmp.exists()
+            assert forever or (checkpoints.directory / "step_4").exists(), "the replaced one has its name again"
         else:
             # Only what follows the save itself may fail without failing it.
             assert checkpoints.load().values["variant"] == 1

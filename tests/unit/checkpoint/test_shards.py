@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -176,3 +178,14 @@ def test_shards_that_do_not_fit_the_manifest_are_refused(tmp_path):
     file.unlink()
     with pytest.raises(DamagedCheckpoint, match=file.name):
         read_shards(tmp_path, plan.entries)
+
+
+def test_every_tensor_starts_at_a_multiple_of_its_width(tmp_path):
+    tensors = {"a": torch.zeros(3, dtype=torch.uint8), "b": torch.zeros(3), "c": torch.zeros(3, dtype=torch.float64)}
+    plan = plan_shards(tensors)
+    (file,) = write_shards(tmp_path, tensors, plan)
+    content = (tmp_path / file).read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    for name, tensor in tensors.items():
+        assert (8 + length + header[name]["data_offsets"][0]) % tensor.element_size() == 0
