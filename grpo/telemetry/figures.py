@@ -122,8 +122,8 @@ def _draw_phases(run: Run) -> Figure | None:
             label = name.replace("_", " ") if sum(column) >= 0.01 * whole else None
             axes.stairs(top, edges, baseline=base, fill=True, color=LIGHT[f"phase-{name}"], linewidth=0, label=label)
             base = top
-        # A first step that compiles or warms up would press the others flat.
-        usual = sorted(base)[int(0.98 * (len(base) - 1))]
+        # In a long run, a first step that compiles or warms up would press the others flat.
+        usual = sorted(base)[int(0.98 * (len(base) - 1))] if len(base) >= 50 else max(base)
         _finish_axes(axes, "seconds a step", from_zero=True)
         axes.set_ylim(0, 1.15 * usual or 1)
         axes.set_xlabel("step")

@@ -1,5 +1,6 @@
 """Where metrics go besides the run directory: TensorBoard by default, Weights & Biases and MLflow by option."""
 
+import importlib.util
 import os
 import socket
 import time
@@ -16,6 +17,7 @@ from grpo.telemetry.journal import disk_error
 from grpo.telemetry.secrets import Redactor
 
 _CONNECT_SECONDS = 2.0
+_MLFLOW_REMEDY = "pip install 'grpo-matrix[mlflow]', or logger.mlflow_enabled=false"
 _TENSORBOARD_FLUSH_SECONDS = 5.0
 
 
@@ -124,7 +126,8 @@ class WandbLogger:
             dir=str(directory),
             config=dict(run_config),
             mode=mode,
-            settings=wandb.Settings(console="off", silent=True),
+            # Its metadata would hold the command line, secrets included.
+            settings=wandb.Settings(console="off", silent=True, x_disable_meta=True, disable_git=True),
         )
 
     def log(self, step: int, values: Mapping[str, float | None]) -> None:
@@ -137,14 +140,18 @@ class WandbLogger:
 
 
 class MlflowLogger:
-    """MLflow; a store in the run directory, with the command that shows it, when its server cannot be reached."""
+    """MLflow; a database in the run directory, with the command that shows it, when its server cannot be reached."""
 
     def __init__(self, directory: Path, config: MlflowCfg, *, name: str, run_config: Mapping[str, Any]) -> None:
         mlflow = _import_mlflow()
         server = os.environ.get("MLFLOW_TRACKING_URI", "")
         remote = server.startswith(("http://", "https://"))
-        self._local = directory / "mlflow" if not server or (remote and not reachable(server)) else None
-        uri = server if self._local is None else self._local.absolute().as_uri()
+        local = not server or (remote and not reachable(server))
+        uri = f"sqlite:///{(directory / 'mlflow.db').absolute()}" if local else server
+        self._local = uri if local else None
+        for package in ("sqlalchemy", "alembic") if local else ():  # mlflow-skinny leaves them out
+            if importlib.util.find_spec(package) is None:
+                raise _missing("mlflow", _MLFLOW_REMEDY, package=package)
         self._client = mlflow.MlflowClient(tracking_uri=uri)
         experiment = self._client.get_experiment_by_name(config.experiment_name)
         experiment_id = (
@@ -162,7 +169,7 @@ class MlflowLogger:
 
     def close(self, *, failed: bool) -> str | None:
         self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")
-        return None if self._local is None else f"mlflow ui --backend-store-uri {self._local.absolute().as_uri()}"
+        return None if self._local is None else f"mlflow ui --backend-store-uri {self._local}"
 
 
 def close_all(loggers: Sequence[MetricLogger], *, failed: bool) -> list[str]:
@@ -208,10 +215,10 @@ def _import_mlflow() -> ModuleType:
         import mlflow
         import mlflow.entities
     except ImportError as error:
-        raise _missing("mlflow", "pip install 'grpo-matrix[mlflow]', or logger.mlflow_enabled=false") from error
+        raise _missing("mlflow", _MLFLOW_REMEDY) from error
     module: ModuleType = mlflow
     return module
 
 
-def _missing(module: str, remedy: str) -> TelemetryError:
-    return TelemetryError(f"logger.{module}_enabled is true and the package {module} is missing: {remedy}")
+def _missing(module: str, remedy: str, *, package: str | None = None) -> TelemetryError:
+    return TelemetryError(f"logger.{module}_enabled is true and the package {package or module} is missing: {remedy}")

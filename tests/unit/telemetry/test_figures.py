@@ -1,4 +1,5 @@
 import math
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -68,6 +69,10 @@ def test_a_page_recolours_every_role_and_shares_no_ids(figures):
     assert set(DARK) == set(LIGHT)
     ids = [element.get("id") for svg in pages.values() for element in ET.fromstring(svg).iter() if element.get("id")]  # noqa: S314
     assert len(ids) == len(set(ids))
+    for name, svg in pages.items():
+        targets = re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', svg)
+        assert targets
+        assert {target for pair in targets for target in pair if target} <= set(ids), name
     assert not any(color in svg for color in LIGHT.values() for svg in pages.values())
     assert "var(--phase-generation)" in pages["phases"]
 

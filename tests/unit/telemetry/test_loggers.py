@@ -123,16 +123,27 @@ def test_mlflow_stores_locally_without_its_server(tmp_path, monkeypatch, server,
     monkeypatch.setitem(sys.modules, "mlflow", module)
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda package: package)
     monkeypatch.setattr(loggers, "reachable", lambda server: False)
     logger = MlflowLogger(tmp_path, MlflowCfg(), name="n", run_config={"a": {"b": 1}, "c": [2]})
     logger.log(3, {"x": 1.0, "y": None})
     command = logger.close(failed=False)
-    uri = (tmp_path / "mlflow").as_uri() if local else server
+    uri = f"sqlite:///{tmp_path}/mlflow.db" if local else server
     assert calls == [
         ("uri", uri), ("run", "7", "n"), ("param", "a.b", 1), ("param", "c", [2]), ("batch", [("x", 1.0, 3)]),
         ("end", "FINISHED"),
     ]  # fmt: skip
     assert command == (f"mlflow ui --backend-store-uri {uri}" if local else None)
+
+
+def test_the_database_of_mlflow_names_what_it_lacks(tmp_path, monkeypatch):
+    module, entities = fake_mlflow([])
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda package: None)
+    with pytest.raises(TelemetryError, match=r"package sqlalchemy is missing: pip install 'grpo-matrix\[mlflow\]'"):
+        MlflowLogger(tmp_path, MlflowCfg(), name="n", run_config={})
 
 
 def test_every_logger_is_closed_although_one_fails():
