@@ -72,7 +72,7 @@ def functional(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def train(session: nox.Session) -> None:
-    """The main job: train a tiny model from random weights on this machine's CPU, and report. Arguments go to grpo train."""
+    """The main job: a tiny model learns from random weights on this CPU. Arguments go to grpo train."""
     arguments = ["train", "tiny", "--fresh", "--require-accuracy", "0.9", "logger.log_dir=runs/train", *session.posargs]
     run_in(session, "core", "grpo", *arguments)
 

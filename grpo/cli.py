@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
+
+if TYPE_CHECKING:
+    from grpo.config import ResolvedConfig
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -38,9 +41,15 @@ def train(
     ] = None,
 ) -> None:
     """Train. A run directory that has a checkpoint is resumed."""
-    resolved = _resolve(arguments, config)
+    from grpo.hub.offline import go_offline
+
+    go_offline()
+    recipe, overrides = _recipe(arguments, config)
+    resolved = _resolve(recipe, overrides)
+    from grpo.hub.plan import require_stored
     from grpo.trainer.run import train as run_training
 
+    require_stored(resolved.config, recipe, overrides)
     finished = run_training(resolved, fresh=fresh, quiet=quiet, command=sys.argv)
     if finished.outcome.signal is not None:
         typer.echo(f"stopped by {finished.outcome.signal} and saved; the same command without --fresh resumes")
@@ -62,8 +71,24 @@ def config(
     set_by: Annotated[bool, typer.Option("--set-by", help="say for each key where its value came from")] = False,
 ) -> None:
     """Print the whole resolved configuration as YAML."""
-    resolved = _resolve(arguments, config)
+    resolved = _resolve(*_recipe(arguments, config))
     typer.echo(resolved.to_set_by() if set_by else resolved.to_yaml(), nl=False)
+
+
+@app.command()
+def fetch(
+    arguments: Arguments = None,
+    config: ConfigOption = None,
+    update: Annotated[bool, typer.Option("--update", help="look up again what branches and tags point to")] = False,
+) -> None:
+    """Store the model, tokenizer and data of a recipe, at pinned revisions, on a machine with network."""
+    from grpo.hub.fetch import fetch as fetch_items
+    from grpo.hub.plan import plan_fetch
+
+    items = plan_fetch(_resolve(*_recipe(arguments, config)).config)
+    if not items:
+        typer.echo("nothing to fetch: everything that this recipe needs is on this machine or ships with the package")
+    fetch_items(items, typer.echo, update=update)
 
 
 @app.command()
@@ -97,15 +122,20 @@ def report(
         typer.echo(path)
 
 
-def _resolve(arguments: list[str] | None, option: str | None):  # noqa: ANN202
+def _recipe(arguments: list[str] | None, option: str | None) -> tuple[str, list[str]]:
+    """The recipe, which is `--config` or the first argument, and the overrides."""
+    given = list(arguments or [])
+    if option is not None:
+        return option, given
+    if not given or "=" in given[0] or given[0].startswith("~"):
+        raise ConfigError("which recipe? Name one before the overrides; `grpo recipes` lists those that ship")
+    return given[0], given[1:]
+
+
+def _resolve(recipe: str, overrides: list[str]) -> ResolvedConfig:
     from grpo.config import load_config
 
-    given = list(arguments or [])
-    if option is None:
-        if not given or "=" in given[0] or given[0].startswith("~"):
-            raise ConfigError("which recipe? Name one before the overrides; `grpo recipes` lists those that ship")
-        option = given.pop(0)
-    resolved = load_config(option, given)
+    resolved = load_config(recipe, overrides)
     for note in resolved.notes:
         typer.echo(f"note: {note}", err=True)
     return resolved

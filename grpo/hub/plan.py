@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from grpo.config.schema import Config, HubDataset
 from grpo.errors import DataError, GrpoError, ModelError
@@ -53,8 +54,10 @@ def require_stored(config: Config, recipe: str, overrides: Sequence[str] = ()) -
     names = "; ".join(
         f"{item.key}={item.name}" + (f" at revision {item.revision}" if item.revision else "") for item in missing
     )
+    near = [match for item in missing for match in get_close_matches(item.name, shipped_names(), n=1)]
+    hint = f" Did you mean the shipped model {near[0]}?" if near else ""
     command = shlex.join(["grpo", "fetch", recipe, *overrides])
-    raise error(f"not on this machine: {names}. Runs use no network; on a machine that has one, run: {command}")
+    raise error(f"not on this machine: {names}.{hint} Runs use no network; on a machine that has one, run: {command}")
 
 
 def _models(name: str, revision: str | None, key: str, *, weights: bool) -> list[Item]:

@@ -9,9 +9,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
+from transformers.utils import logging
 
 from grpo.errors import ModelError
+
+# Their own annotations are partial.
+_models: Any = AutoModelForCausalLM
+_logging: Any = logging
 
 
 def load_model_config(folder: Path) -> Any:
@@ -48,16 +52,12 @@ def load_model(
     if random_weights:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
-        return model.to(dtype).eval()
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError(
-            f"{folder}: no *.safetensors weights here; set policy.random_weights=true to start from random weights, or "
-            "name a folder that holds them (other formats are not read: they can run code)"
-        )
+            model = _models.from_config(config, dtype=torch.float32, attn_implementation=attention)
+        return model.to(dtype).eval()  # type: ignore[no-any-return]
+    check_weights_present(folder)
     try:
         with _quiet_transformers():
-            model, report = AutoModelForCausalLM.from_pretrained(
+            model, report = _models.from_pretrained(
                 folder, dtype=dtype, attn_implementation=attention, local_files_only=True, use_safetensors=True,
                 trust_remote_code=False, output_loading_info=True,
             )  # fmt: skip
@@ -69,6 +69,15 @@ def load_model(
             f"{folder}: {len(missing)} weights are missing from the safetensors, the first is {missing[0]}"
         )
     return model.eval()  # type: ignore[no-any-return]
+
+
+def check_weights_present(folder: Path) -> None:
+    """Raise ModelError if a folder holds no safetensors."""
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"{folder}: no *.safetensors weights here; set policy.random_weights=true to start from random weights, or "
+            "name a folder that holds them (other formats are not read: they can run code)"
+        )
 
 
 def load_tokenizer(folder: Path, *, vocabulary: int | None = None) -> PreTrainedTokenizerBase:
@@ -94,7 +103,7 @@ def load_tokenizer(folder: Path, *, vocabulary: int | None = None) -> PreTrained
             f"{folder}: the tokenizer has {len(tokenizer)} tokens but the model's vocab_size is {vocabulary}: "
             "policy.tokenizer.name and policy.model_name do not belong together"
         )
-    return tokenizer  # type: ignore[no-any-return]
+    return tokenizer
 
 
 def _causal_model_types() -> set[str]:
@@ -107,12 +116,12 @@ class _quiet_transformers:  # noqa: N801 (a context manager, named as a verb)
     """No progress bars and no warnings while loading: what matters is in the loading report."""
 
     def __enter__(self) -> None:
-        self._level = transformers_logging.get_verbosity()
-        self._bars = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
+        self._level = _logging.get_verbosity()
+        self._bars = _logging.is_progress_bar_enabled()
+        _logging.set_verbosity_error()
+        _logging.disable_progress_bar()
 
     def __exit__(self, *_: object) -> None:
-        transformers_logging.set_verbosity(self._level)
+        _logging.set_verbosity(self._level)
         if self._bars:
-            transformers_logging.enable_progress_bar()
+            _logging.enable_progress_bar()

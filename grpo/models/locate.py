@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from grpo.errors import ModelError
-from grpo.hub.store import stored_model
+from grpo.hub.store import local_folder, stored_model
 from grpo.models.shipped import shipped_folder, shipped_names
 
 
@@ -23,8 +23,7 @@ def locate_model(name: str, revision: str | None = None, *, key: str = "policy.m
     Raises:
         ModelError: nothing of that name is on this machine, or the folder has no config.json.
     """
-    folder = Path(name).expanduser()
-    found = folder if folder.is_dir() else shipped_folder(name) or stored_model(name, revision)
+    found = local_folder(name) or shipped_folder(name) or stored_model(name, revision)
     if found is None:
         raise ModelError(_missing(name, revision, key))
     if not (found / "config.json").is_file():
@@ -41,6 +40,6 @@ def _missing(name: str, revision: str | None, key: str) -> str:
     if looks_like_path:
         return f"{wanted}: there is no such folder.{hint}"
     return (
-        f"{wanted}: no folder of that name, no shipped model ({', '.join(shipped_names())}) and nothing stored from the "
-        f"hub.{hint} Store it on a machine with network: grpo fetch RECIPE {key}={name}"
+        f"{wanted}: no folder of that name, no shipped model ({', '.join(shipped_names())}) and nothing stored from "
+        f"the hub.{hint} Store it on a machine with network: grpo fetch RECIPE {key}={name}"
     )

@@ -11,8 +11,8 @@ from grpo.algorithm.shaping import overlong_penalty, scale_rewards
 from grpo.config.schema import RewardScaling, RewardShaping
 from grpo.data.prompt import Prompt
 from grpo.errors import RewardError
-from grpo.rewards.scoring import Rewards
 from grpo.rewards.request import RewardRequest
+from grpo.rewards.scoring import Rewards
 from grpo.rollout.trajectory import Completion, Trajectory
 
 
@@ -24,8 +24,8 @@ class Scorer:
         rewards: Rewards,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        scaling: RewardScaling = RewardScaling(),
-        shaping: RewardShaping = RewardShaping(),
+        scaling: RewardScaling,
+        shaping: RewardShaping,
     ) -> None:
         self._rewards = rewards
         self._tokenizer = tokenizer

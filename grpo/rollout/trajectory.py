@@ -45,7 +45,10 @@ class Trajectory:
 
 
 def to_batch(trajectories: Sequence[Trajectory], *, overlong_filtering: bool) -> Batch:
-    """Lay trajectories end to end. Unscored ones, and truncated ones under overlong filtering, get an all-false mask."""
+    """Lay trajectories end to end.
+
+    No token of one without a reward is trained, nor, under overlong filtering, of one that was truncated.
+    """
     tokens: list[int] = []
     mask: list[bool] = []
     logprobs: list[float] = []

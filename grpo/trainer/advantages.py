@@ -1,4 +1,4 @@
-"""From trajectories to a training batch: masks, log-probs, rewards and advantages in the order that the options need."""
+"""From trajectories to a training batch: masks, log-probs, rewards, advantages."""
 
 from __future__ import annotations
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from grpo.checkpoint.manager import CheckpointManager
@@ -44,6 +46,7 @@ def assembled(
     config = prepared.config
     if device_of(config) == "cpu":
         torch.set_num_threads(config.cluster.cpu_threads or len(os.sched_getaffinity(0)))
+    _seed_everything(config.grpo.seed)
     with ExitStack() as stack:
         generator = make_generator(config, prepared.model_path)
         stack.callback(generator.shutdown)
@@ -65,6 +68,13 @@ def assembled(
             timer=PhaseTimer(synchronise=torch.cuda.synchronize if device_of(config) == "cuda" else None),
             observers=observers,
         )
+
+
+def _seed_everything(seed: int) -> None:
+    """Nothing of the trainer draws from the global generators, but what a user plugs in may."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(seed)
 
 
 def make_policy(config: Config, model_path: Path) -> DTensorPolicy:

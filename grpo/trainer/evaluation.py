@@ -41,7 +41,7 @@ class Evaluator:
         self._seed = seed
 
     def evaluate(self) -> Evaluation:
-        """accuracy: share of prompts whose raw reward is at least 1; reward: mean raw reward. No verdict counts as 0."""
+        """Accuracy is the share of raw rewards of at least 1, reward their mean; no verdict counts as 0."""
         trajectories: list[Trajectory] = []
         for start in range(0, len(self._prompts), self._batch_size):
             prompts = self._prompts[start : start + self._batch_size]

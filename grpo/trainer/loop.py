@@ -154,9 +154,9 @@ class Trainer:
             return "signal"
         if self.step >= grpo.max_num_steps:
             return "steps"
-        if grpo.stop_at_reward is not None and len(rewards) == grpo.stop_window:
-            if sum(rewards) / len(rewards) >= grpo.stop_at_reward:
-                return "reward"
+        full = len(rewards) == grpo.stop_window
+        if grpo.stop_at_reward is not None and full and sum(rewards) / len(rewards) >= grpo.stop_at_reward:
+            return "reward"
         return "epochs" if self._parts.source.exhausted else None
 
     def _validation_due(self, step: int, reason: EndReason | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from grpo.config import Config, ResolvedConfig
 from grpo.data.prompts import PromptSet, load_prompts
 from grpo.data.tasks import best_constant_score
 from grpo.errors import ConfigError
-from grpo.models.loading import load_model_config, load_tokenizer
+from grpo.models.loading import check_weights_present, load_model_config, load_tokenizer
 from grpo.models.locate import locate_model
 from grpo.trainer.supported import check_runnable
 from grpo.workers.protocol import SamplingParams
@@ -51,6 +52,8 @@ def prepare(resolved: ResolvedConfig) -> Prepared:
     check_runnable(config)
     model_path = locate_model(config.policy.model_name, config.policy.model_revision)
     model_config = load_model_config(model_path)
+    if not config.policy.random_weights:
+        check_weights_present(model_path)
     name = config.policy.tokenizer.name
     tokenizer_path = model_path if name is None else locate_model(name, key="policy.tokenizer.name")
     tokenizer = load_tokenizer(tokenizer_path, vocabulary=model_config.vocab_size)
@@ -64,6 +67,8 @@ def prepare(resolved: ResolvedConfig) -> Prepared:
             config.data.validation, config.data, config.policy, tokenizer, vocab_size=model_config.vocab_size,
             key="data.validation",
         )  # fmt: skip
+    # Millions of records live as long as the run: full collections need not walk them.
+    gc.freeze()
     return Prepared(resolved, model_path, model_config, tokenizer, train, validation)
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpo.checkpoint.manager import CheckpointManager, LatestLoad
 from grpo.checkpoint.signals import StopRequest
-from grpo.config import ResolvedConfig
+from grpo.config import Config, ResolvedConfig
 from grpo.errors import CheckpointError, ConfigError
 from grpo.rewards.scoring import Rewards
 from grpo.telemetry.console import RunConsole
-from grpo.telemetry.loggers import build_loggers, close_all
+from grpo.telemetry.loggers import MetricLogger, build_loggers, close_all
 from grpo.telemetry.report import write_report
 from grpo.telemetry.run_directory import Mode, RunDirectory
 from grpo.trainer.assemble import assembled, checkpoint_manager
@@ -59,9 +59,7 @@ def train(resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequen
         _refuse_finished(start, config.grpo.max_num_steps)
         run = stack.enter_context(_open(prepared, directory, start, fresh=fresh, command=command))
         run.start_log()
-        loggers = build_loggers(
-            config.logger, directory, name=directory.name, run_config=config.model_dump(), resume_step=start or None
-        )
+        loggers = stack.enter_context(_loggers(config, directory, start))
         console = stack.enter_context(
             RunConsole(max_steps=config.grpo.max_num_steps, first_step=start + 1, chance=prepared.chance, quiet=quiet)
         )
@@ -82,7 +80,6 @@ def train(resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequen
             outcome = trainer.run(stop)
         seconds = time.perf_counter() - started
         console.close()
-        close_all(loggers, failed=False)
         if outcome.reason == "signal":
             run.write_event("stop_requested", reason=outcome.signal, step=outcome.steps)
             run.finish("stopped", reason=outcome.signal)
@@ -90,6 +87,19 @@ def train(resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequen
             run.finish("completed", reason=outcome.reason)
     report, _ = write_report(directory)
     return FinishedRun(outcome, directory, report, prepared.chance, seconds)
+
+
+@contextmanager
+def _loggers(config: Config, directory: Path, start: int) -> Iterator[list[MetricLogger]]:
+    loggers = build_loggers(
+        config.logger, directory, name=directory.name, run_config=config.model_dump(), resume_step=start or None
+    )
+    try:
+        yield loggers
+    except BaseException:
+        close_all(loggers, failed=True)
+        raise
+    close_all(loggers, failed=False)
 
 
 def _find_checkpoint(checkpoints: CheckpointManager | None, directory: Path, *, fresh: bool) -> LatestLoad:
@@ -100,8 +110,8 @@ def _find_checkpoint(checkpoints: CheckpointManager | None, directory: Path, *, 
     outside = directory not in checkpoints.directory.absolute().parents
     if outside and checkpoints.list():
         raise CheckpointError(
-            f"checkpointing.checkpoint_dir={checkpoints.directory} holds checkpoints of an earlier run, and --fresh sets "
-            "aside the run directory alone: name another folder, or resume by leaving out --fresh"
+            f"checkpointing.checkpoint_dir={checkpoints.directory} holds checkpoints of an earlier run, and --fresh "
+            "sets aside the run directory alone: name another folder, or resume by leaving out --fresh"
         )
     return LatestLoad(None, ())
 
@@ -109,8 +119,8 @@ def _find_checkpoint(checkpoints: CheckpointManager | None, directory: Path, *, 
 def _refuse_finished(done: int, wanted: int) -> None:
     if done >= wanted:
         raise ConfigError(
-            f"grpo.max_num_steps={wanted}: this run has {done} steps already; raise it to train on, or start again with "
-            "--fresh, which keeps the finished run beside the new one"
+            f"grpo.max_num_steps={wanted}: this run has {done} steps already; raise it to train on, or start again "
+            "with --fresh, which keeps the finished run beside the new one"
         )
 
 

@@ -48,7 +48,7 @@ def reward_metrics(trajectories: Sequence[Trajectory], rewards: Tensor, advantag
 
 
 def update_metrics(updates: Sequence[UpdateResult]) -> dict[str, float]:
-    """The updates of a step as one: counts add up, extremes stay extremes, means are weighted by what they are means of.
+    """The updates of a step as one: counts add up, extremes stay extremes, means are weighted by their counts.
 
     A figure without a denominator (loss, norms, learning rate) is averaged over the updates.
     """

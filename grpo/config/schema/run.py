@@ -11,7 +11,7 @@ class Checkpointing(Section):
     enabled: bool = True
     checkpoint_dir: str | None = Field(None, description="null: `checkpoints` in the run directory")
     save_period: int = Field(10, gt=0, description="steps")
-    keep_latest: int = Field(1, gt=0)
+    keep_latest: int = Field(2, gt=0, description="two: if the newest is damaged, there is one before it")
     keep_top_k: int = Field(3, ge=0, description="best by metric_name, besides the latest")
     metric_name: str = Field("validation/accuracy", description="of metrics.jsonl")
     higher_is_better: bool = True
@@ -46,4 +46,9 @@ class Cluster(Section):
     cpu_threads: int | None = Field(
         None, gt=0, description="torch threads of a CPU run; null: the cores that this process may use"
     )
-    launcher: Literal["in_process"] = "in_process"
+    launcher: Literal["in_process", "ray"] = Field(
+        "in_process", description="'ray' runs the generation engine in a process of its own, on this machine"
+    )
+    worker_timeout_s: float = Field(
+        1800.0, gt=0, description="seconds that a worker process may take for its start or one call before it is killed"
+    )

@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from grpo.rollout.source import Rollout
-from grpo.trainer.step_metrics import memory_metrics, performance_metrics, reward_metrics, rollout_metrics, update_metrics
+from grpo.trainer.step_metrics import (
+    memory_metrics,
+    performance_metrics,
+    reward_metrics,
+    rollout_metrics,
+    update_metrics,
+)
 from grpo.workers.protocol import UpdateResult
 from tests.support.rollouts import trajectory
 

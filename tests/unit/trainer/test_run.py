@@ -1,0 +1,193 @@
+import json
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+
+from grpo.checkpoint.manager import CheckpointManager
+from grpo.errors import CheckpointError, ConfigError, DataError, ModelError, RewardError, TelemetryError
+from grpo.telemetry.reader import read_run
+from grpo.trainer import loop
+from tests.support.small_run import run_small
+
+WALL_CLOCK = ("timing/", "performance/", "memory/")
+
+
+def metrics_of(directory):
+    return [
+        {name: value for name, value in line.items() if not name.startswith(WALL_CLOCK)}
+        for line in (json.loads(text) for text in (directory / "metrics.jsonl").read_text().splitlines())
+    ]
+
+
+def weights_of(directory, step):
+    manager = CheckpointManager(
+        directory / "checkpoints", keep_latest=1, keep_top_k=0, metric_name="", higher_is_better=True, fingerprint={}
+    )
+    path = next(info.path for info in manager.list() if info.step == step)
+    from safetensors.torch import load_file
+
+    return {name: value for file in sorted(path.glob("*.safetensors")) for name, value in load_file(file).items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs") / "whole"
+    return run_small(directory), directory
+
+
+def test_a_run_directory_tells_the_whole_story(whole):
+    finished, directory = whole
+    run = read_run(directory)
+    assert run.manifest.state == "completed"
+    assert [line["step"] for line in metrics_of(directory)] == [0, 1, 2, 3, 4, 5, 6]
+    assert finished.outcome.steps == 6
+    assert finished.report.is_file()
+    assert finished.summary.startswith("accuracy 0.")
+    assert {"started", "validation", "checkpoint", "ended"} <= {event["kind"] for event in run.events}
+
+
+def test_every_second_of_a_step_is_accounted_for(whole):
+    for text in (whole[1] / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        phases = sum(value for name, value in line.items() if name.startswith("timing/") and name.count("/") == 1)
+        assert phases - line["timing/total"] == pytest.approx(line["timing/total"])
+        assert line["timing/other"] >= 0
+
+
+@pytest.mark.parametrize("stop_after", [2, 3, 5])
+def test_a_resumed_run_continues_to_the_bit(whole, tmp_path, stop_after):
+    directory = tmp_path / "run"
+    run_small(directory, f"grpo.max_num_steps={stop_after}")
+    run_small(directory)
+    assert metrics_of(directory) == metrics_of(whole[1])
+    resumed, uninterrupted = weights_of(directory, 6), weights_of(whole[1], 6)
+    assert resumed.keys() == uninterrupted.keys()
+    assert all(torch.equal(resumed[name], uninterrupted[name]) for name in resumed)
+
+
+@pytest.mark.parametrize("overrides", [
+    ["loss_fn.force_on_policy_ratio=false", "policy.train_global_batch_size=6", "policy.train_micro_batch_size=2"],
+    ["loss_fn.reference_policy_kl_penalty=0.1", "loss_fn.kind=gspo",
+     "loss_fn.aggregation=seq_mean_token_mean"],
+    ["policy.precision=bfloat16", "policy.sequence_packing.enabled=true"],
+])  # fmt: skip
+def test_resume_is_exact_for_other_options_too(tmp_path, overrides):
+    uninterrupted, interrupted = tmp_path / "uninterrupted", tmp_path / "interrupted"
+    run_small(uninterrupted, "grpo.max_num_steps=4", *overrides)
+    run_small(interrupted, "grpo.max_num_steps=2", *overrides)
+    run_small(interrupted, "grpo.max_num_steps=4", *overrides)
+    assert metrics_of(interrupted) == metrics_of(uninterrupted)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(whole, tmp_path):
+    run_small(tmp_path / "same")
+    run_small(tmp_path / "other", "grpo.seed=7")
+    assert metrics_of(tmp_path / "same") == metrics_of(whole[1])
+    assert metrics_of(tmp_path / "other") != metrics_of(whole[1])
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
+def test_a_signal_saves_and_the_same_command_goes_on(whole, tmp_path, monkeypatch, name):
+    real = loop.Trainer._step
+
+    def signalled(self, step, stop):
+        if step == 3:
+            os.kill(os.getpid(), getattr(signal, name))
+        return real(self, step, stop)
+
+    monkeypatch.setattr(loop.Trainer, "_step", signalled)
+    finished = run_small(tmp_path / "run", "checkpointing.save_period=100")
+    assert (finished.outcome.reason, finished.outcome.signal, finished.outcome.steps) == ("signal", name, 3)
+    assert read_run(tmp_path / "run").manifest.state == "stopped"
+    monkeypatch.setattr(loop.Trainer, "_step", real)
+    assert run_small(tmp_path / "run", "checkpointing.save_period=100").outcome.reason == "steps"
+    lines = metrics_of(tmp_path / "run")
+    assert [line["train/loss"] for line in lines[1:]] == [line["train/loss"] for line in metrics_of(whole[1])[1:]]
+
+
+def test_a_finished_run_is_neither_repeated_nor_overwritten(whole, tmp_path):
+    directory = tmp_path / "run"
+    shutil.copytree(whole[1], directory)
+    with pytest.raises(ConfigError, match=r"grpo.max_num_steps=6: this run has 6 steps already"):
+        run_small(directory)
+    run_small(directory, "grpo.max_num_steps=1", fresh=True)
+    assert len(metrics_of(directory)) == 2
+    assert len(metrics_of(tmp_path / "run.1")) == 7
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_what_differs(tmp_path, whole):
+    directory = tmp_path / "run"
+    shutil.copytree(whole[1], directory)
+    with pytest.raises(CheckpointError, match="vocab_size"):
+        run_small(directory, "policy.model_name=tiny-letters", "data.validation=null", "grpo.val_period=0",
+                  "grpo.val_at_start=false", "data.train.function=tests.support.small_run:letters",
+                  "~data.train.kwargs", "grpo.max_num_steps=8")  # fmt: skip
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(whole, tmp_path):
+    directory = tmp_path / "run"
+    run_small(directory, "checkpointing.keep_latest=3")
+    (latest,) = (directory / "checkpoints").glob("step_6")
+    shard = next(latest.glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-8])
+    run_small(directory, "grpo.max_num_steps=7")
+    refused = [event for event in read_run(directory).events if event["kind"] == "checkpoint_refused"]
+    assert shard.name in refused[0]["reason"]
+    assert metrics_of(directory)[:7] == metrics_of(whole[1])
+
+
+def test_a_run_without_a_checkpoint_is_not_overwritten(tmp_path):
+    run_small(tmp_path / "run", "checkpointing.enabled=false", "grpo.max_num_steps=1")
+    with pytest.raises(TelemetryError, match="holds a run already"):
+        run_small(tmp_path / "run", "checkpointing.enabled=false", "grpo.max_num_steps=1")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        (["policy.model_name=./nowhere"], ModelError, "policy.model_name=./nowhere"),
+        (["policy.random_weights=false"], ModelError, "safetensors"),
+        (["policy.tokenizer.name=tiny-letters"], ModelError, "29 tokens but the model's vocab_size is 14"),
+        (["policy.max_total_sequence_length=65"], ConfigError, "64 positions"),
+        (["data.train.function=nothing.here:f"], DataError, "nothing.here"),
+        (["data.max_input_seq_length=3"], DataError, "the longest .* with 8"),
+        (["env.exact_match.verifier=nothing.here:f"], RewardError, "nothing.here"),
+        (["cluster.gpus_per_node=1", "cluster.cpu_threads=null"], ConfigError, "torch finds no CUDA GPU"),
+        (["policy.megatron_cfg.enabled=true", "policy.dtensor_cfg.enabled=false"], ConfigError, "policy.megatron_cfg"),
+    ],
+)
+def test_bad_input_is_an_error_before_a_run_directory_exists(tmp_path, overrides, error, message):
+    with pytest.raises(error, match=message):
+        run_small(tmp_path / "run", *overrides)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_failure_in_mid_run_is_on_record_and_keeps_its_traceback(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "training_batch", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_small(tmp_path / "run")
+    manifest = read_run(tmp_path / "run").manifest
+    assert (manifest.state, manifest.reason) == ("failed", "ZeroDivisionError: division by zero")
+
+
+def test_a_disk_that_fills_up_fails_the_run_and_keeps_what_was_saved(tmp_path, monkeypatch):
+    from grpo.checkpoint import files
+
+    real, calls = files.write_file, []
+
+    def fills_up(path, chunks):
+        calls.append(path)
+        if "step_4" in str(path):
+            raise OSError(28, "No space left on device", str(path))
+        return real(path, chunks)
+
+    monkeypatch.setattr(files, "write_file", fills_up)
+    with pytest.raises(CheckpointError, match=r"step_4.*No space left on device"):
+        run_small(tmp_path / "run")
+    monkeypatch.setattr(files, "write_file", real)
+    assert read_run(tmp_path / "run").manifest.state == "failed"
+    assert run_small(tmp_path / "run").outcome.steps == 6
+    assert [line["step"] for line in metrics_of(tmp_path / "run")] == [0, 1, 2, 3, 4, 5, 6]
