@@ -93,6 +93,9 @@ def test_costs_one_sample(misbehaviour, tmp_path):
             assert reason in bad.failure
             assert len(bad.failure) < 1000
             assert pools.counts == {name: int(name == kind) for name in pools.counts}
+        if misbehaviour != "daemonise":  # that is out of sight until the pool closes
+            for left_behind in tmp_path.iterdir():
+                assert gone(int(left_behind.name))
         # The pool is whole again.
         again = pools.score(requests([f"good {i}" for i in range(24)], tmp_path))
         assert again == [Score(float(i), None) for i in range(24)]
