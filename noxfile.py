@@ -96,6 +96,14 @@ def bench(session: nox.Session) -> None:
     )
 
 
+@nox.session(venv_backend="none")
+def docs(session: nox.Session) -> None:
+    """Write the generated pages: docs/configuration.md."""
+    page = "from grpo.config.reference import markdown; print(markdown(), end='')"
+    with (ROOT / "docs" / "configuration.md").open("w") as out:
+        session.run(str(environment(session, "core") / "python"), "-c", page, external=True, stdout=out)
+
+
 @nox.session
 def lock(session: nox.Session) -> None:
     """Regenerate the hashed locks under ci/locks, one a stack. `-- --upgrade` takes the newest versions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,10 +59,10 @@ def train(resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequen
         _refuse_finished(start, config.grpo.max_num_steps)
         run = stack.enter_context(_open(prepared, directory, start, fresh=fresh, command=command))
         run.start_log()
-        loggers = stack.enter_context(_loggers(config, directory, start))
         console = stack.enter_context(
             RunConsole(max_steps=config.grpo.max_num_steps, first_step=start + 1, chance=prepared.chance, quiet=quiet)
         )
+        loggers = stack.enter_context(_loggers(config, directory, start, console.message))
         parts = stack.enter_context(
             assembled(prepared, run, rewards, checkpoints, (console.step, *(logger.log for logger in loggers)))
         )
@@ -90,7 +90,10 @@ def train(resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequen
 
 
 @contextmanager
-def _loggers(config: Config, directory: Path, start: int) -> Iterator[list[MetricLogger]]:
+def _loggers(
+    config: Config, directory: Path, start: int, say: Callable[[str], None]
+) -> Iterator[list[MetricLogger]]:
+    """The loggers, closed at the end; the commands that show or send what they logged are said then."""
     loggers = build_loggers(
         config.logger, directory, name=directory.name, run_config=config.model_dump(), resume_step=start or None
     )
@@ -99,7 +102,8 @@ def _loggers(config: Config, directory: Path, start: int) -> Iterator[list[Metri
     except BaseException:
         close_all(loggers, failed=True)
         raise
-    close_all(loggers, failed=False)
+    for shown in close_all(loggers, failed=False):
+        say(shown)
 
 
 def _find_checkpoint(checkpoints: CheckpointManager | None, directory: Path, *, fresh: bool) -> LatestLoad:
