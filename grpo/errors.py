@@ -38,5 +38,9 @@ class GenerationError(GrpoError):
     """An engine that cannot be started or returned what it must not."""
 
 
+class WorkerError(GrpoError):
+    """A worker process that cannot be started, died, or did not answer in time."""
+
+
 class TelemetryError(GrpoError):
     """A run directory that cannot be used, written or read, or a logger that cannot be started."""

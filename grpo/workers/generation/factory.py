@@ -1,22 +1,23 @@
-"""The engine that the configuration asks for."""
+"""The engine that the configuration asks for, where it asks for it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from grpo.config.schema import Config
-from grpo.workers.generation.hf import HfGenerator
-from grpo.workers.generation.vllm import VllmGenerator
+from grpo.workers.generation.local import make_local_generator
+from grpo.workers.generation.remote import RemoteGenerator
 from grpo.workers.protocol import Generator
 
 
 def make_generator(config: Config, model_path: Path) -> Generator:
-    """Start the engine of `policy.generation.backend` on the weights of `model_path`.
+    """Start the engine of `policy.generation.backend`: in this process, or in its own under `cluster.launcher=ray`.
 
     Raises:
         GenerationError: the engine is not installed or does not start.
         ModelError: the folder cannot be read.
+        WorkerError: Ray is not installed, or the process does not start.
     """
-    if config.policy.generation.backend == "vllm":
-        return VllmGenerator(config, model_path)
-    return HfGenerator(config, model_path)
+    if config.cluster.launcher == "ray":
+        return RemoteGenerator(config, model_path)
+    return make_local_generator(config, model_path)

@@ -1,4 +1,4 @@
-"""The configuration chooses the engine."""
+"""The configuration chooses the engine, and whether it has a process of its own."""
 
 from grpo.models.shipped import SHAPES
 from grpo.workers.generation import factory
@@ -9,12 +9,13 @@ from tests.support.generation import make_config
 FOLDER = SHAPES / "tiny-digits"
 
 
-def test_hf_is_the_transformers_engine():
+def test_in_process_is_the_engine_itself():
     assert isinstance(make_generator(make_config(FOLDER, random_weights=True), FOLDER), HfGenerator)
 
 
-def test_vllm_is_the_vllm_engine(monkeypatch):
+def test_ray_is_the_engine_in_its_own_process(monkeypatch):
     started = []
-    monkeypatch.setattr(factory, "VllmGenerator", lambda config, path: started.append(path))
-    make_generator(make_config(FOLDER, backend="vllm"), FOLDER)
+    monkeypatch.setattr(factory, "RemoteGenerator", lambda config, path: started.append(path))
+    config = make_config(FOLDER)
+    make_generator(config.model_copy(update={"cluster": config.cluster.model_copy(update={"launcher": "ray"})}), FOLDER)
     assert started == [FOLDER]

@@ -1,0 +1,113 @@
+"""A generation engine in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grpo.config.schema import Config
+from grpo.rollout.trajectory import Completion
+from grpo.workers.generation.local import make_local_generator
+from grpo.workers.groups.ray_worker import STOP_SECONDS, RayWorker
+from grpo.workers.protocol import SamplingParams
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A tensor as bytes, so that the object store shares it between processes without a copy."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: np.ndarray[Any, np.dtype[np.uint8]]
+
+    @classmethod
+    def pack(cls, name: str, tensor: Tensor) -> PackedWeight:
+        flat = tensor.detach().to("cpu", copy=True).contiguous().flatten()
+        return cls(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy())
+
+    def unpack(self) -> tuple[str, Tensor]:
+        data = torch.from_numpy(self.data.copy())  # what comes from the object store is read-only
+        return self.name, data.view(getattr(torch, self.dtype)).view(self.shape)
+
+
+class EngineProcess:
+    """What runs in the process: the engine, with weights unpacked as it takes them."""
+
+    def __init__(self, config: Config, model_path: Path) -> None:
+        if config.cluster.cpu_threads is not None:
+            torch.set_num_threads(config.cluster.cpu_threads)
+        self._engine = make_local_generator(config, model_path)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
+        return self._engine.generate(prompts, num_completions, sampling, seeds)
+
+    def update_weights(self, weights: Sequence[PackedWeight], version: int) -> None:
+        self._engine.update_weights((weight.unpack() for weight in weights), version)
+
+    def sleep(self) -> None:
+        self._engine.sleep()
+
+    def wake(self) -> None:
+        self._engine.wake()
+
+    def shutdown(self) -> None:
+        self._engine.shutdown()
+
+
+class RemoteGenerator:
+    """A `Generator` whose engine runs in a Ray actor. Errors are the engine's own; see `RayWorker` for deadlines."""
+
+    def __init__(self, config: Config, model_path: Path) -> None:
+        """Start the process and, in it, the engine of `policy.generation.backend`.
+
+        Raises:
+            WorkerError: Ray is missing, or the engine does not start within `cluster.worker_timeout_s`.
+            GenerationError: as the engine raises it.
+        """
+        self._worker = RayWorker(
+            EngineProcess,
+            config,
+            model_path,
+            timeout_s=config.cluster.worker_timeout_s,
+            num_gpus=min(1, config.cluster.gpus_per_node),
+            environment={"OMP_NUM_THREADS": str(config.cluster.cpu_threads or 1)},
+        )
+        self.weight_version = 0
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
+    ) -> list[list[Completion]]:
+        """Sample; see `Generator.generate`."""
+        completions: list[list[Completion]] = self._worker.call("generate", prompts, num_completions, sampling, seeds)
+        return completions
+
+    def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
+        """Send all weights through the object store, then let the engine take them; on an error the old ones stay."""
+        packed = [PackedWeight.pack(name, tensor) for name, tensor in weights]
+        self._worker.call("update_weights", packed, version)
+        self.weight_version = version
+
+    def sleep(self) -> None:
+        """As the engine."""
+        self._worker.call("sleep")
+
+    def wake(self) -> None:
+        """As the engine."""
+        self._worker.call("wake")
+
+    def shutdown(self) -> None:
+        """End the engine and its process; more than once does no harm."""
+        if self._worker.alive:
+            try:
+                self._worker.call("shutdown", timeout_s=STOP_SECONDS)
+            finally:
+                self._worker.kill()

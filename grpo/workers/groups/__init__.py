@@ -1,0 +1,1 @@
+"""How workers are run: one object in a process of its own."""
