@@ -3,11 +3,13 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from grpo.batching.batch import Batch
 from grpo.errors import CheckpointError, ConfigError, ModelError
 from grpo.workers.policy.dtensor import DTensorPolicy
-from tests.support.policy import dense_logprobs, random_batch, tiny_config, tiny_model
+from tests.support.policy import VOCABULARY, dense_logprobs, random_batch, tiny_config, tiny_model
 
 CUTS = {
     "one by one": {"train_micro_batch_size": 1},
@@ -404,6 +406,54 @@ def test_padding_efficiency_counts_what_is_computed():
     packed = make(tiny_model(), policy={"sequence_packing": {"enabled": True}}).train(batch)
     assert static.metrics["padding_efficiency"] == pytest.approx(12 / 20)
     assert packed.metrics["padding_efficiency"] == 1.0
+
+
+class WidestLogits(TorchDispatchMode):
+    """The most rows that any float32 result as wide as the vocabulary had."""
+
+    rows = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for each in tree_leaves(result):
+            if isinstance(each, torch.Tensor) and each.dtype == torch.float32 and each.shape[1:] == (VOCABULARY,):
+                self.rows = max(self.rows, each.shape[0])
+        return result
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_chunk_size_bounds_the_logits_of_both_passes(precision):
+    batch = random_batch()
+    for chunk_size, widest in ((None, 21), (4, 4)):
+        policy = make(
+            tiny_model(),
+            policy={
+                "logprob_chunk_size": chunk_size, "precision": precision,
+                "train_micro_batch_size": 64, "logprob_batch_size": 64,
+            },
+            loss_fn={"entropy_coef": 0.1},
+        )  # fmt: skip
+        for phase in (policy.train, policy.logprobs):
+            with WidestLogits() as seen:
+                phase(batch)
+            assert seen.rows == widest
+
+
+@pytest.mark.parametrize(("enabled", "calls_expected"), [(True, 2), (False, 1)])
+def test_activation_checkpointing_runs_each_layer_again(enabled, calls_expected):
+    model, calls = tiny_model(), []
+    policy = make(model, policy={"train_micro_batch_size": 64, "dtensor_cfg": {"activation_checkpointing": enabled}})
+    model.model.layers[1].self_attn.register_forward_pre_hook(lambda *_: calls.append(1))
+    policy.train(random_batch())
+    assert len(calls) == calls_expected
+
+
+def test_forward_passes_of_an_update_are_its_micro_batches():
+    model, calls = tiny_model(), []
+    policy = make(model, policy={"train_micro_batch_size": 2})
+    model.model.register_forward_pre_hook(lambda *_: calls.append(1))
+    policy.train(random_batch(untrained=(0,)))
+    assert len(calls) == 2  # four sequences have something to train
 
 
 def test_every_metric_is_a_plain_finite_number():
