@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from grpo.config import Config, ResolvedConfig
 from grpo.data.prompts import PromptSet, load_prompts
 from grpo.data.tasks import best_constant_score
-from grpo.errors import ConfigError
+from grpo.errors import ConfigError, DataError
 from grpo.models.loading import check_weights_present, load_model_config, load_tokenizer
 from grpo.models.locate import locate_model
 from grpo.trainer.supported import check_runnable
@@ -29,6 +29,7 @@ class Prepared:
     tokenizer: PreTrainedTokenizerBase
     train: PromptSet
     validation: PromptSet | None
+    shared_prompts: int  # left out of training because validation has them
 
     @property
     def config(self) -> Config:
@@ -67,9 +68,24 @@ def prepare(resolved: ResolvedConfig) -> Prepared:
             config.data.validation, config.data, config.policy, tokenizer, vocab_size=model_config.vocab_size,
             key="data.validation",
         )  # fmt: skip
+    train, shared = _held_out(train, validation, config)
     # Millions of records live as long as the run: full collections need not walk them.
     gc.freeze()
-    return Prepared(resolved, model_path, model_config, tokenizer, train, validation)
+    return Prepared(resolved, model_path, model_config, tokenizer, train, validation, shared)
+
+
+def _held_out(train: PromptSet, validation: PromptSet | None, config: Config) -> tuple[PromptSet, int]:
+    """Training prompts that validation does not have, and how many it had in common."""
+    if validation is None or not config.data.keep_validation_apart:
+        return train, 0
+    known = {prompt.token_ids for prompt in validation.prompts}
+    kept = [prompt for prompt in train.prompts if prompt.token_ids not in known]
+    if not kept:
+        raise DataError(
+            f"data.train: all {len(train.prompts)} prompts are in data.validation too; give training prompts of its own, "
+            "or set data.keep_validation_apart=false to train on what is validated"
+        )
+    return replace(train, prompts=kept), len(train.prompts) - len(kept)
 
 
 def train_sampling(config: Config, tokenizer: PreTrainedTokenizerBase) -> SamplingParams:

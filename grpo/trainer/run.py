@@ -90,9 +90,7 @@ def train(resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequen
 
 
 @contextmanager
-def _loggers(
-    config: Config, directory: Path, start: int, say: Callable[[str], None]
-) -> Iterator[list[MetricLogger]]:
+def _loggers(config: Config, directory: Path, start: int, say: Callable[[str], None]) -> Iterator[list[MetricLogger]]:
     """The loggers, closed at the end; the commands that show or send what they logged are said then."""
     loggers = build_loggers(
         config.logger, directory, name=directory.name, run_config=config.model_dump(), resume_step=start or None
@@ -146,6 +144,7 @@ def _open(prepared: Prepared, directory: Path, start: int, *, fresh: bool, comma
             "chance": prepared.chance,
             "train_prompts": len(prepared.train.prompts),
             "dropped_prompts": prepared.train.dropped_too_long,
+            "shared_prompts": prepared.shared_prompts,
             "validation_prompts": 0 if prepared.validation is None else len(prepared.validation.prompts),
         },
     )
@@ -154,11 +153,18 @@ def _open(prepared: Prepared, directory: Path, start: int, *, fresh: bool, comma
 def _header(prepared: Prepared, directory: Path) -> dict[str, str]:
     config = prepared.config
     start = "random weights" if config.policy.random_weights else str(prepared.model_path)
-    dropped = prepared.train.dropped_too_long
+    left_out = [
+        f", {count} left out {why}"
+        for count, why in (
+            (prepared.train.dropped_too_long, "as too long"),
+            (prepared.shared_prompts, "because validation has them"),
+        )
+        if count
+    ]
     return {
         "model": f"{config.policy.model_name} ({start}), {config.policy.precision} on {device_of(config)}",
         "engine": config.policy.generation.backend,
         "step": f"{config.grpo.num_prompts_per_step} prompts x {config.grpo.num_generations_per_prompt} completions",
-        "data": f"{len(prepared.train.prompts)} prompts" + (f", {dropped} dropped as too long" if dropped else ""),
+        "data": f"{len(prepared.train.prompts)} prompts{''.join(left_out)}",
         "run": str(directory),
     }

@@ -80,6 +80,9 @@ class Data(Section):
     max_input_seq_length: int | None = Field(
         None, gt=0, description="prompt tokens; null: what leaves room for min_new_tokens, and for one"
     )
+    keep_validation_apart: bool = Field(
+        True, description="leave out of training the prompts that validation has too; how many is counted"
+    )
     overlong_prompts: Literal["drop", "error"] = Field(
         "drop", description="prompts over the limit: dropped and counted, or refused"
     )

@@ -1,0 +1,89 @@
+import sys
+
+import pytest
+
+from grpo import cli
+from grpo.hub import offline
+from tests.support.small_run import SMALL
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    # It changes the environment of the whole process, other tests' included.
+    monkeypatch.setattr(offline, "go_offline", lambda: None)
+
+    def invoke(*arguments):
+        monkeypatch.setattr(sys, "argv", ["grpo", *map(str, arguments)])
+        with pytest.raises(SystemExit) as leaving:
+            cli.main()
+        captured = capsys.readouterr()
+        return leaving.value.code, captured.out, captured.err
+
+    return invoke
+
+
+def test_config_prints_the_whole_resolved_recipe(run):
+    code, out, _ = run("config", "tiny", "grpo.seed=7")
+    assert code == 0
+    assert "\n  seed: 7\n" in out
+
+
+def test_config_says_where_values_come_from(run):
+    _, out, _ = run("config", "tiny", "grpo.seed=7", "--set-by")
+    (line,) = [line for line in out.splitlines() if line.startswith("grpo.seed")]
+    assert "override" in line
+
+
+def test_the_recipe_may_be_given_as_an_option(run):
+    first = run("config", "--config", "examples/configs/grpo_math_8B.yaml", "cluster.num_nodes=1")
+    second = run("config", "grpo_math_8b", "cluster.num_nodes=1")
+    assert first[1] == second[1]
+    assert "is read as the shipped recipe grpo_math_8b" in first[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["config"], "which recipe?"),
+        (["config", "grpo.seed=7"], "which recipe?"),
+        (["config", "tiny", "grpo.sed=7"], "did you mean grpo.seed?"),
+        (["train", "nowhere.yaml"], "nowhere.yaml"),
+        (["train", "grpo_math_8b"], "run: grpo fetch grpo_math_8b"),
+        (["train", "tiny", "policy.model_name=tiny-digit"], "Did you mean the shipped model tiny-digits?"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run, arguments, message, monkeypatch, tmp_path):
+    monkeypatch.setenv("GRPO_HOME", str(tmp_path))
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_recipes_and_models_are_listed(run):
+    assert {"tiny", "grpo_math_70b_megatron"} <= set(run("recipes")[1].split())
+    assert "tiny-digits" in run("recipes", "--models")[1].split()
+
+
+def test_a_recipe_of_shipped_parts_has_nothing_to_fetch(run):
+    assert run("fetch", "tiny")[1].startswith("nothing to fetch")
+
+
+def test_training_ends_with_the_report_and_one_line(run, tmp_path):
+    overrides = [*SMALL, f"logger.log_dir={tmp_path / 'run'}", "grpo.max_num_steps=3"]
+    code, out, err = run("train", "tiny", *overrides)
+    assert (code, err) == (0, "")
+    *_, report, summary = out.splitlines()
+    assert report == f"report: {tmp_path / 'run' / 'report.html'}"
+    assert summary.startswith("accuracy 0.")
+    assert "(chance 0.1" in summary
+    assert " after 3 steps in " in summary
+
+
+def test_a_run_that_has_not_learned_exits_1(run, tmp_path):
+    overrides = [*SMALL, f"logger.log_dir={tmp_path / 'run'}", "grpo.max_num_steps=3"]
+    code, _, err = run("train", "tiny", "--quiet", "--require-accuracy", "0.9", *overrides)
+    assert code == 1
+    assert "not learned: --require-accuracy 0.9" in err
