@@ -95,7 +95,7 @@ class VllmGenerator:
         """
         checked = self._expected.checked(weights)
         staged = [(name, tensor.detach().to(self._dtype, copy=True)) for name, tensor in checked]
-        vllm_compat.reload_weights(self._engine, staged)
+        vllm_compat.reload_weights(self._engine, staged, self._expected.aliases)
         self.weight_version = version
 
     def sleep(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -65,6 +65,7 @@ def start_engine(arguments: dict[str, Any]) -> Any:
     Raises:
         GenerationError: the engine does not start.
     """
+    owns_process_group = not torch.distributed.is_initialized()
     with _environment(_START_ENVIRONMENT), _random_state(), _thread_setting():
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         from vllm import LLM
@@ -72,6 +73,8 @@ def start_engine(arguments: dict[str, Any]) -> Any:
         try:
             return LLM(**arguments)
         except Exception as error:
+            if owns_process_group and torch.distributed.is_initialized():
+                _leave_process_group()
             raise GenerationError(f"vLLM {version_string()} does not start: {error}") from error
 
 
@@ -80,13 +83,28 @@ def version_string() -> str:
     return ", ".join(f"{found} ({name})" for name, found in installed_builds().items())
 
 
-def reload_weights(engine: Any, weights: list[tuple[str, torch.Tensor]]) -> None:
+def reload_weights(engine: Any, weights: list[tuple[str, torch.Tensor]], tied: Iterable[str]) -> None:
     """Replace the weights of an in-process engine and drop what was computed with the old ones.
 
     On CPUs weights are packed at loading, so `model.load_weights` alone would break them; `reload_weights` unpacks them
-    layer by layer.
+    layer by layer. A tied output layer has packed weights of its own, which nothing else renews.
+
+    Args:
+        engine: a `vllm.LLM`.
+        weights: all of them, tied ones once.
+        tied: second names of tied weights.
+
+    Raises:
+        GenerationError: the prefix cache is in use.
     """
+
+    def pack_tied(model: Any) -> None:
+        for name in tied:
+            layer = model.get_submodule(name.rpartition(".")[0])
+            layer.quant_method.process_weights_after_loading(layer)
+
     engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+    engine.apply_model(pack_tied)
     if not engine.reset_prefix_cache():
         raise GenerationError("vLLM did not drop its prefix cache after a weight update: a request is still running")
 
@@ -106,9 +124,13 @@ def stop_engine(engine: Any, *, owns_process_group: bool) -> None:
     """End the engine and, where vLLM made it, the process group of one."""
     engine.llm_engine.engine_core.shutdown()
     if owns_process_group:
-        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+        _leave_process_group()
 
-        cleanup_dist_env_and_memory()
+
+def _leave_process_group() -> None:
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    cleanup_dist_env_and_memory()
 
 
 @contextmanager

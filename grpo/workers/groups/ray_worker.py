@@ -1,4 +1,4 @@
-"""One object in a Ray actor on this machine: every call has a deadline, every error of the object reaches the caller."""
+"""One object in a Ray actor on this machine: every call has a deadline, every error reaches the caller."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class RayWorker:
         self._owns_ray = not ray.is_initialized()
         if self._owns_ray:
             _start_ray(num_gpus)
-        actor = ray.remote(_Host).options(
+        host: Any = ray.remote(_Host)
+        actor = host.options(
             num_cpus=1, num_gpus=num_gpus, max_restarts=0, runtime_env={"env_vars": dict(environment or {})}
         )
         self._actor: Any = actor.remote()
@@ -134,12 +135,28 @@ def _start_ray(num_gpus: int) -> None:
     """A Ray of this process alone: on loopback, without dashboard, with little of the environment."""
     import ray
 
-    with _reduced_environment():
+    with _reduced_environment(), _loopback():
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         ray.init(
             address="local", num_cpus=1, num_gpus=num_gpus, include_dashboard=False, log_to_driver=False,
             configure_logging=False, _node_ip_address="127.0.0.1",
         )  # fmt: skip
+
+
+@contextmanager
+def _loopback() -> Iterator[None]:
+    """On Linux Ray replaces the loopback address by one that others can reach, and then listens on all interfaces.
+
+    It does so unless clusters are switched off, as they are on other systems; there is no option for it.
+    """
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextmanager
