@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-DEFAULT_CHUNK_BYTES = 32 << 20  # float32 logits that exist at once where `policy.logprob_chunk_size` is null
+# Float32 logits that exist at once where `policy.logprob_chunk_size` is null. On a CPU about what its caches hold; on a
+# GPU enough tokens that adding each chunk to a gradient as large as the output weight costs little beside the products.
+CPU_CHUNK_BYTES, GPU_CHUNK_BYTES = 32 << 20, 512 << 20
 
 
 class TokenLogprobs(NamedTuple):
@@ -20,9 +22,9 @@ class TokenLogprobs(NamedTuple):
     entropy: Tensor | None  # [N] float32
 
 
-def default_chunk_size(vocab_size: int) -> int:
-    """Tokens whose float32 logits take about 32 MiB."""
-    return max(1, DEFAULT_CHUNK_BYTES // (4 * vocab_size))
+def default_chunk_size(vocab_size: int, device: torch.device) -> int:
+    """Tokens whose float32 logits take about 32 MiB on a CPU, 512 MiB on a GPU."""
+    return max(1, (CPU_CHUNK_BYTES if device.type == "cpu" else GPU_CHUNK_BYTES) // (4 * vocab_size))
 
 
 def token_logprobs(
@@ -38,10 +40,10 @@ def token_logprobs(
 
     hidden [N, H] of the compute dtype; weight [V, H], rounded to that dtype for the products, while its gradient is
     accumulated in float32 or wider and returned in its own dtype; targets [N] int64. Log-softmax and entropy are
-    float32, float64 where `hidden` is. Logits of at most `chunk_size` tokens (None: about 32 MiB of float32) exist at
-    any time, forward and backward.
+    float32, float64 where `hidden` is. Logits of at most `chunk_size` tokens (None: `default_chunk_size`) exist at any
+    time, forward and backward.
     """
-    chunk = default_chunk_size(weight.shape[0]) if chunk_size is None else chunk_size
+    chunk = default_chunk_size(weight.shape[0], weight.device) if chunk_size is None else chunk_size
     values = _TokenLogprobs.apply(hidden, weight, targets, temperature, chunk, with_entropy)  # type: ignore[no-untyped-call]
     return TokenLogprobs(*values)
 
@@ -136,6 +138,6 @@ def _add_weight_grad(total: Tensor, grad_logits: Tensor, hidden: Tensor) -> None
     if hidden.dtype == total.dtype:
         total.addmm_(grad_logits.T, hidden)
     elif hidden.is_cuda:
-        total += torch.mm(grad_logits.to(hidden.dtype).T, hidden, out_dtype=total.dtype)
+        torch.addmm(total, grad_logits.to(hidden.dtype).T, hidden, out_dtype=total.dtype, out=total)
     else:
         total.addmm_(grad_logits.T, hidden.to(total.dtype))
