@@ -10,9 +10,10 @@ from grpo.batching.packing import PackingAlgorithm, pack
 
 @dataclass(frozen=True)
 class Static:
-    """`rows` sequences at a time, in the order given, padded to the longest."""
+    """`rows` sequences at a time, in the order given, padded to the longest; widths are multiples of `round_to`."""
 
     rows: int
+    round_to: int = 1
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,5 @@ def _split_until(groups: list[list[int]], lengths: Sequence[int], count: int) ->
 def _micro_batch(rows: list[int], lengths: Sequence[int], planning: Planning) -> MicroBatch:
     if isinstance(planning, Packed):
         return MicroBatch(rows, None, sum(lengths[row] for row in rows))
-    width = max(lengths[row] for row in rows)
-    if isinstance(planning, Dynamic):
-        width = round_up(width, planning.round_to)
+    width = round_up(max(lengths[row] for row in rows), planning.round_to)
     return MicroBatch(rows, width, width * len(rows))

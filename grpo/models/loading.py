@@ -53,7 +53,10 @@ def load_model(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = _models.from_config(config, dtype=torch.float32, attn_implementation=attention)
-        return model.to(dtype).eval()  # type: ignore[no-any-return]
+        for parameter in model.parameters():
+            # Buffers, rotary frequencies among them, stay float32 as they do when weights are read.
+            parameter.data = parameter.data.to(dtype)
+        return model.eval()  # type: ignore[no-any-return]
     check_weights_present(folder)
     try:
         with _quiet_transformers():

@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,6 @@ import torch
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.config import Config
 from grpo.data.loader import PromptLoader
-from grpo.models.loading import load_model
 from grpo.refit.local import LocalRefit
 from grpo.rewards.scoring import Rewards
 from grpo.rollout.on_demand import OnDemandSource
@@ -50,7 +48,7 @@ def assembled(
     with ExitStack() as stack:
         generator = make_generator(config, prepared.model_path)
         stack.callback(generator.shutdown)
-        policy = make_policy(config, prepared.model_path)
+        policy = DTensorPolicy.from_config(config)
         scorer = Scorer(
             rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping
         )
@@ -75,18 +73,6 @@ def _seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     torch.manual_seed(seed)
-
-
-def make_policy(config: Config, model_path: Path) -> DTensorPolicy:
-    """The policy worker, with its reference where a KL term asks for one: the same weights, loaded apart."""
-
-    def load() -> Any:
-        return load_model(
-            model_path, dtype=torch.float32, random_weights=config.policy.random_weights, seed=config.grpo.seed
-        )
-
-    reference = load() if config.loss_fn.reference_policy_kl_penalty else None
-    return DTensorPolicy(load(), config, reference=reference, device=device_of(config))
 
 
 def checkpoint_manager(prepared: Prepared, run_path: Path) -> CheckpointManager | None:

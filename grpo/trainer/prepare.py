@@ -82,8 +82,8 @@ def _held_out(train: PromptSet, validation: PromptSet | None, config: Config) ->
     kept = [prompt for prompt in train.prompts if prompt.token_ids not in known]
     if not kept:
         raise DataError(
-            f"data.train: all {len(train.prompts)} prompts are in data.validation too; give training prompts of its own, "
-            "or set data.keep_validation_apart=false to train on what is validated"
+            f"data.train: all {len(train.prompts)} prompts are in data.validation too; give training prompts of its "
+            "own, or set data.keep_validation_apart=false to train on what is validated"
         )
     return replace(train, prompts=kept), len(train.prompts) - len(kept)
 

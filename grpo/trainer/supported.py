@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from grpo.config.schema import Config
+from grpo.config.schema import Config, Section
 from grpo.errors import ConfigError
 
 
@@ -20,27 +20,7 @@ def device_of(config: Config) -> str:
 
 def check_runnable(config: Config) -> None:
     """Raise ConfigError naming the keys if this machine or this version cannot run the configuration."""
-    policy = config.policy
-    refused = {
-        f"policy.megatron_cfg.enabled={policy.megatron_cfg.enabled}": policy.megatron_cfg.enabled,
-        f"cluster.num_nodes={config.cluster.num_nodes} x cluster.gpus_per_node={config.cluster.gpus_per_node}": (
-            world_size(config) > 1
-        ),
-        f"policy.dtensor_cfg.tensor_parallel_size={policy.dtensor_cfg.tensor_parallel_size}": (
-            policy.dtensor_cfg.enabled and policy.dtensor_cfg.tensor_parallel_size > 1
-        ),
-        f"policy.dtensor_cfg.context_parallel_size={policy.dtensor_cfg.context_parallel_size}": (
-            policy.dtensor_cfg.enabled and policy.dtensor_cfg.context_parallel_size > 1
-        ),
-        f"policy.dtensor_cfg.cpu_offload={policy.dtensor_cfg.cpu_offload}": (
-            policy.dtensor_cfg.enabled and policy.dtensor_cfg.cpu_offload
-        ),
-        "policy.generation.colocated.enabled=false": not policy.generation.colocated.enabled,
-        f"policy.generation.vllm_cfg.tensor_parallel_size={policy.generation.vllm_cfg.tensor_parallel_size}": (
-            policy.generation.backend == "vllm" and policy.generation.vllm_cfg.tensor_parallel_size > 1
-        ),
-    }
-    asked = [what for what, beyond in refused.items() if beyond]
+    asked = _beyond_one_process(config)
     if asked:
         raise ConfigError(
             "this version trains in one process with the PyTorch backend on at most one GPU; the recipe asks for "
@@ -52,3 +32,28 @@ def check_runnable(config: Config) -> None:
             f"cluster.gpus_per_node={config.cluster.gpus_per_node}, but torch finds no CUDA GPU on this machine; "
             "cluster.gpus_per_node=0 trains on the CPU"
         )
+
+
+def _beyond_one_process(config: Config) -> list[str]:
+    policy, cluster, generation = config.policy, config.cluster, config.policy.generation
+    asked = []
+    if world_size(config) > 1:
+        asked.append(f"cluster.num_nodes={cluster.num_nodes} x cluster.gpus_per_node={cluster.gpus_per_node}")
+    if policy.megatron_cfg.enabled:
+        asked += _changed(policy.megatron_cfg, "policy.megatron_cfg", can_run=())
+    if policy.dtensor_cfg.enabled:
+        asked += _changed(policy.dtensor_cfg, "policy.dtensor_cfg", can_run=("activation_checkpointing",))
+    if not generation.colocated.enabled:
+        asked.append("policy.generation.colocated.enabled=False")
+    if generation.backend == "vllm" and generation.vllm_cfg.tensor_parallel_size > 1:
+        asked.append(f"policy.generation.vllm_cfg.tensor_parallel_size={generation.vllm_cfg.tensor_parallel_size}")
+    return asked
+
+
+def _changed(section: Section, key: str, *, can_run: tuple[str, ...]) -> list[str]:
+    """The settings of a backend that differ from their defaults, beyond those that can be run."""
+    return [
+        f"{key}.{name}={getattr(section, name)}"
+        for name, field in type(section).model_fields.items()
+        if name not in can_run and getattr(section, name) != field.default
+    ]

@@ -19,8 +19,3 @@ def small(directory: Path, *overrides: str, recipe: str = "tiny") -> ResolvedCon
 
 def run_small(directory: Path, *overrides: str, fresh: bool = False) -> FinishedRun:
     return train(small(directory, *overrides), fresh=fresh, quiet=True, command=["grpo", "train"])
-
-
-def letters() -> list[dict[str, str]]:
-    """A dataset of letters."""
-    return [{"prompt": f"{letter}>", "answer": letter} for letter in "abcdefgh"]

@@ -21,7 +21,7 @@ from grpo.models.locate import locate_model
 from grpo.workers.policy.architecture import check_supported, checkpoint_activations, output_weight
 from grpo.workers.policy.attention import use_causal_attention
 from grpo.workers.policy.forward import ModelInputs, model_inputs, needed_lengths, predictor_states
-from grpo.workers.policy.optimizer import NamedAdamW
+from grpo.workers.policy.optimizer import OPTIMIZERS
 from grpo.workers.policy.options import needs_reference, objective_options, planning
 from grpo.workers.policy.precision import RoundedCopy
 from grpo.workers.policy.schedule import learning_rate_factor
@@ -66,7 +66,7 @@ class DTensorPolicy:
             checkpoint_activations(self._compute)
         self._reference = None if reference is None else _frozen(reference, dtype, self._device)
         adamw = policy.optimizer.kwargs
-        self._optimizer = NamedAdamW(
+        self._optimizer = OPTIMIZERS[policy.optimizer.name](
             self._masters, lr=adamw.lr, betas=adamw.betas, eps=adamw.eps, weight_decay=adamw.weight_decay
         )
 

@@ -90,3 +90,6 @@ class NamedAdamW:
             )
         # A copy: a step tensor that two parameters share would count twice.
         return value.detach().to(parameter.device, torch.float32, copy=True)
+
+
+OPTIMIZERS = {"torch.optim.AdamW": NamedAdamW}

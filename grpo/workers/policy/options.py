@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import lcm
+
 from grpo.algorithm.objective import ObjectiveOptions
 from grpo.batching.micro_batches import Dynamic, Packed, Planning, Static
 from grpo.config.schema import Config, Policy
@@ -43,6 +45,7 @@ def planning(policy: Policy, *, training: bool) -> Planning:
     """How the training pass, or the log-prob pass, cuts a batch into micro-batches."""
     rows = policy.train_micro_batch_size if training else policy.logprob_batch_size
     default = policy.max_total_sequence_length * rows
+    divisor = policy.make_sequence_length_divisible_by or 1
     if policy.sequence_packing.enabled:
         packing = policy.sequence_packing
         tokens = packing.train_mb_tokens if training else packing.logprob_mb_tokens
@@ -50,5 +53,5 @@ def planning(policy: Policy, *, training: bool) -> Planning:
     if policy.dynamic_batching.enabled:
         dynamic = policy.dynamic_batching
         tokens = dynamic.train_mb_tokens if training else dynamic.logprob_mb_tokens
-        return Dynamic(tokens or default, dynamic.sequence_length_round)
-    return Static(rows)
+        return Dynamic(tokens or default, lcm(dynamic.sequence_length_round, divisor))
+    return Static(rows, divisor)

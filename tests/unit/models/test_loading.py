@@ -26,6 +26,16 @@ def test_the_dtype_is_that_asked_for(folder):
     assert {each.dtype for each in load_model(folder, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
 
 
+def test_rotary_frequencies_are_not_rounded_with_the_parameters(folder):
+    rounded = load_model(shipped_folder("tiny-digits"), dtype=torch.bfloat16, random_weights=True)
+    exact = load_model(shipped_folder("tiny-digits"), dtype=torch.float32, random_weights=True)
+    read = load_model(folder, dtype=torch.bfloat16)
+    assert {each.dtype for each in rounded.parameters()} == {torch.bfloat16}
+    for name, buffer in exact.named_buffers():
+        assert torch.equal(dict(rounded.named_buffers())[name], buffer)
+        assert torch.equal(dict(read.named_buffers())[name], buffer)
+
+
 @pytest.mark.parametrize("content", ["not json", '{"model_type": "nonsense"}', "{}"])
 def test_a_config_that_is_none(folder, content):
     (folder / "config.json").write_text(content)

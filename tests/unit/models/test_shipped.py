@@ -21,7 +21,9 @@ def test_a_written_folder_loads_with_the_weights_that_random_weights_gives(name,
     assert tokenizer.pad_token_id != tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize(("name", "text"), [("tiny-digits", "3,7,2,5="), ("tiny-letters", "abc>"), ("tiny-llama", "Aé ?")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("tiny-digits", "3,7,2,5="), ("tiny-letters", "abc>"), ("tiny-llama", "Aé ?")]
+)
 def test_tokenizers_give_back_what_they_were_given(name, text):
     tokenizer = load_tokenizer(shipped_folder(name))
     assert tokenizer.decode(tokenizer(text).input_ids) == text

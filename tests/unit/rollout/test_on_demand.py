@@ -93,8 +93,12 @@ def test_dynamic_sampling_judges_the_raw_rewards():
 
 
 def test_dynamic_sampling_gives_up_with_the_keys_to_change():
-    rollouts = source(ChosenScorer(lambda _group, _place: 1.0), use_dynamic_sampling=True, dynamic_sampling_max_gen_batches=3)
-    with pytest.raises(DynamicSamplingError, match=r"after 3 generation batches .* only 0 of grpo.num_prompts_per_step=3"):
+    rollouts = source(
+        ChosenScorer(lambda _group, _place: 1.0), use_dynamic_sampling=True, dynamic_sampling_max_gen_batches=3
+    )
+    with pytest.raises(
+        DynamicSamplingError, match=r"after 3 generation batches .* only 0 of grpo.num_prompts_per_step=3"
+    ):
         draw(rollouts)
 
 

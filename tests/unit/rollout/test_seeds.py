@@ -2,7 +2,9 @@ from grpo.rollout.seeds import sampling_seed
 
 
 def test_every_argument_changes_the_seed():
-    seeds = {sampling_seed(run, purpose, n) for run in range(5) for purpose in ("train", "validation") for n in range(50)}
+    seeds = {
+        sampling_seed(run, purpose, n) for run in range(5) for purpose in ("train", "validation") for n in range(50)
+    }
     assert len(seeds) == 500
     assert all(0 <= seed < 2**63 for seed in seeds)
 

@@ -123,7 +123,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_what_differs(tmp_path, whol
     shutil.copytree(whole[1], directory)
     with pytest.raises(CheckpointError, match="vocab_size"):
         run_small(directory, "policy.model_name=tiny-letters", "data.validation=null", "grpo.val_period=0",
-                  "grpo.val_at_start=false", "data.train.function=tests.support.small_run:letters",
+                  "grpo.val_at_start=false", "data.train.function=tests.support.tasks:letters",
                   "~data.train.kwargs", "grpo.max_num_steps=8")  # fmt: skip
 
 

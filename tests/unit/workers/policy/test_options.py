@@ -56,6 +56,11 @@ def test_a_kl_penalty_needs_a_reference(penalty, needed):
     [
         ({"train_micro_batch_size": 3, "logprob_batch_size": 5}, Static(3), Static(5)),
         (
+            {"train_micro_batch_size": 3, "logprob_batch_size": 5, "make_sequence_length_divisible_by": 8},
+            Static(3, 8),
+            Static(5, 8),
+        ),
+        (
             {"train_micro_batch_size": 3, "logprob_batch_size": 5, "dynamic_batching": {"enabled": True}},
             Dynamic(192, 64),
             Dynamic(320, 64),
