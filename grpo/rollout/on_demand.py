@@ -113,5 +113,6 @@ class OnDemandSource:
             f"dynamic sampling: after {batches} generation batches (grpo.dynamic_sampling_max_gen_batches={batches}) "
             f"only {found} of grpo.num_prompts_per_step={self._grpo.num_prompts_per_step} groups have rewards that "
             "differ. The prompts are too easy or too hard for this policy: choose others, raise "
-            "grpo.num_generations_per_prompt or grpo.dynamic_sampling_max_gen_batches, or set grpo.use_dynamic_sampling=false"
+            "grpo.num_generations_per_prompt or grpo.dynamic_sampling_max_gen_batches, or set "
+            "grpo.use_dynamic_sampling=false"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +12,6 @@ import numpy as np
 import torch
 
 from grpo.checkpoint.manager import CheckpointManager
-from grpo.config import Config
 from grpo.data.loader import PromptLoader
 from grpo.refit.local import LocalRefit
 from grpo.rewards.scoring import Rewards
@@ -42,8 +40,8 @@ def assembled(
 ) -> Iterator[Parts]:
     """Start engine and policy; on leaving, by an exception too, the engine is ended."""
     config = prepared.config
-    if device_of(config) == "cpu":
-        torch.set_num_threads(config.cluster.cpu_threads or len(os.sched_getaffinity(0)))
+    if config.cluster.cpu_threads is not None:
+        torch.set_num_threads(config.cluster.cpu_threads)
     _seed_everything(config.grpo.seed)
     with ExitStack() as stack:
         generator = make_generator(config, prepared.model_path)

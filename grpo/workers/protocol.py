@@ -39,7 +39,7 @@ class Policy(Protocol):
     weight_version: int  # updates done; names the current weights
 
     def logprobs(self, batch: Batch) -> Tensor:
-        """[T] float32 on the CPU: log-probs of the batch's tokens under the current weights, 0 where the mask is false."""
+        """[T] float32 on the CPU: log-probs of the tokens under the current weights, 0 where the mask is false."""
         ...
 
     def reference_logprobs(self, batch: Batch) -> Tensor:
@@ -55,7 +55,7 @@ class Policy(Protocol):
         ...
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything that a resume needs: tensors (weights, optimizer) by name, and JSON values (schedule, counters)."""
+        """All that a resume needs: tensors (weights, optimizer) by name, and JSON values (schedule, counters)."""
         ...
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
@@ -71,11 +71,11 @@ class Generator(Protocol):
     def generate(
         self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
     ) -> list[list[Completion]]:
-        """Sample `num_completions` for each prompt; `seeds` holds one seed a prompt. Same seed and weights: same tokens."""
+        """Sample `num_completions` for each prompt, from one seed a prompt. Same seed and weights: same tokens."""
         ...
 
     def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
-        """Replace all weights. Raises if a name is missing, unknown or of another shape; cached prefixes are dropped."""
+        """Replace all weights and drop cached prefixes. Raises if a name is missing, unknown or of another shape."""
         ...
 
     def sleep(self) -> None:

@@ -44,7 +44,7 @@ class Cluster(Section):
     num_nodes: int = Field(1, gt=0)
     gpus_per_node: int = Field(1, ge=0, description="0 runs on the CPU")
     cpu_threads: int | None = Field(
-        None, gt=0, description="torch threads of a CPU run; null: the cores that this process may use"
+        None, gt=0, description="torch threads of a CPU run; null: torch's own choice, which OMP_NUM_THREADS sets"
     )
     launcher: Literal["in_process", "ray"] = Field(
         "in_process", description="'ray' runs the generation engine in a process of its own, on this machine"

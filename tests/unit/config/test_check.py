@@ -24,7 +24,7 @@ def message(recipe, *overrides):
         (
             "data.train.task=spell_backward",
             "override: unknown key data.train.task: it belongs to data.train.kind=reasoning_gym, and kind is function "
-            "(grpo/recipes/tiny.yaml:46)",
+            "(grpo/recipes/tiny.yaml:50)",
         ),
         (
             "policy.optimizer.kwargs.fused=false",

@@ -171,6 +171,6 @@ def test_the_first_conflict_says_where_each_value_was_set():
         load_config("tiny", ["grpo.num_prompts_per_step=31"])
     assert str(error.value) == (
         "grpo.num_prompts_per_step = 31 (override), grpo.num_generations_per_prompt = 16 (grpo/recipes/tiny.yaml:4), "
-        "policy.train_global_batch_size = 512 (grpo/recipes/tiny.yaml:26): the 496 completions of a step are not a multiple "
+        "policy.train_global_batch_size = 512 (grpo/recipes/tiny.yaml:30): the 496 completions of a step are not a multiple "
         "of the batch; valid batches: 16, 31, 62, 124, 248, 496"
     )
