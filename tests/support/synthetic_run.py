@@ -38,7 +38,7 @@ def write_synthetic_run(
     `without` leaves out every metric that starts with one of these; `scale` multiplies all seconds. With outcome
     "running" the manifest stays as of a run in progress, by this process.
     """
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     facts = {"recipe": "tiny", "model": "tiny-digits", "parameters": 214_016, "device": "cpu", "chance": 0.1875}
     facts |= {"max_steps": steps, "num_prompts_per_step": 32, "num_generations_per_prompt": 16}
     run = RunDirectory.open(

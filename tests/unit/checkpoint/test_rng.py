@@ -1,4 +1,4 @@
-# ruff: noqa: NPY002, S311  # the global generators are the subject
+# ruff: noqa: NPY002  # the global generators are the subject
 import json
 import random
 

@@ -111,7 +111,7 @@ VALID = [
     ("tiny", "policy.train_global_batch_size=256 loss_fn.force_on_policy_ratio=false"),
     ("tiny", "policy.generation.validation.top_p=.9 policy.generation.validation.temperature=.7"),
     ("tiny", "policy.generation.max_new_tokens=16"),
-    ("tiny", "data.validation=null grpo.val_period=0 grpo.val_at_start=false"),
+    ("tiny", "data.validation=null grpo.val_period=0 grpo.val_at_start=false grpo.val_at_end=false"),
     ("tiny", "policy.scheduler.decay=linear policy.scheduler.decay_steps=5 policy.scheduler.min_lr_ratio=.1"),
     ("tiny", "data.default.env_name=null"),
     ("tiny", "policy.dtensor_cfg.enabled=false policy.megatron_cfg.enabled=true"),
@@ -154,7 +154,7 @@ def test_every_rule_is_met_by_some_conflict():
 
 
 def test_what_has_no_effect_is_noted():
-    overrides = ["data.validation=null", "grpo.val_period=0", "grpo.val_at_start=false"]
+    overrides = ["data.validation=null", "grpo.val_period=0", "grpo.val_at_start=false", "grpo.val_at_end=false"]
     assert load_config("tiny", overrides).notes == (
         "checkpointing.keep_top_k keeps none: without a validation set there is no validation/accuracy",
     )

@@ -21,7 +21,7 @@ def _terminal(monkeypatch):
 
 
 def metrics(step):
-    return synthetic_metrics(random.Random(step), step)  # noqa: S311
+    return synthetic_metrics(random.Random(step), step)
 
 
 def test_a_log_has_a_line_now_and_then_and_no_control_characters():

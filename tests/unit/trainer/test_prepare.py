@@ -38,7 +38,7 @@ def test_training_on_validation_data_alone_is_refused(tmp_path):
 
 def test_chance_is_the_best_constant_answer_on_validation(tmp_path):
     assert 0.1 <= prepared(tmp_path).chance <= 0.2
-    without = ["data.validation=null", "grpo.val_period=0", "grpo.val_at_start=false"]
+    without = ["data.validation=null", "grpo.val_period=0", "grpo.val_at_start=false", "grpo.val_at_end=false"]
     assert prepared(tmp_path, *without).chance is None
 
 
