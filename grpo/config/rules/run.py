@@ -76,6 +76,6 @@ def notes(config: Config) -> Iterator[str]:
         yield f"checkpointing.keep_top_k keeps none: without a validation set there is no {name}"
     if config.grpo.stop_at_reward is not None and config.grpo.stop_window > config.grpo.max_num_steps:
         yield (
-            f"grpo.stop_at_reward has no effect: the run ends after grpo.max_num_steps={config.grpo.max_num_steps}, before "
-            f"grpo.stop_window={config.grpo.stop_window} is full"
+            f"grpo.stop_at_reward has no effect: the run ends after grpo.max_num_steps={config.grpo.max_num_steps}, "
+            f"before grpo.stop_window={config.grpo.stop_window} is full"
         )
