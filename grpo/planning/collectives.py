@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from grpo.planning.parallel import Parallel, bus_bandwidth
-from grpo.planning.parameters import outer_elements, stage_shapes, tensor_elements
+from grpo.planning.parameters import outer_elements, stage_elements, tensor_elements
 from grpo.planning.partition import Partition
 from grpo.planning.setting import FLOAT32, Setting
 from grpo.planning.workload import RankWork
@@ -69,7 +69,7 @@ def forward_collectives(setting: Setting, work: RankWork, phase: str) -> list[Co
     states = work.computed_tokens * model.dimensions.hidden * setting.compute_bytes
     found = []
     if parallel.backend == "dtensor" and parallel.data > 1:
-        whole = setting.compute_bytes * tensor_elements(model.shapes, parallel.tensor)
+        whole = setting.compute_bytes * tensor_elements(model, parallel.tensor)
         found.append(data.collective(partition, phase, FSDP_GATHER, data.others * whole * work.micro_batches))
     if parallel.tensor > 1:
         sums = 2 * model.dimensions.layers / parallel.pipeline * 2 * tensor.others * states
@@ -87,8 +87,8 @@ def backward_collectives(setting: Setting) -> list[Collective]:
     states = work.computed_tokens * model.dimensions.hidden * setting.compute_bytes
     found = []
     if parallel.backend == "dtensor" and parallel.data > 1:
-        whole = tensor_elements(model.shapes, parallel.tensor)
-        inner = whole - outer_elements(model.shapes, parallel.tensor)
+        whole = tensor_elements(model, parallel.tensor)
+        inner = whole - outer_elements(model, parallel.tensor)
         gathered = data.others * setting.compute_bytes * inner * work.micro_batches
         reduced = data.others * FLOAT32 * whole * work.micro_batches
         found.append(data.collective(partition, phase, f"{FSDP_GATHER}, backward", gathered))
@@ -139,7 +139,4 @@ def refit_collectives(setting: Setting) -> list[Collective]:
 
 def _largest_stage(setting: Setting) -> int:
     model, parallel = setting.model, setting.parallel
-    return max(
-        tensor_elements(stage_shapes(model.shapes, parallel, stage, model.dimensions.layers), parallel.tensor)
-        for stage in {0, setting.last_stage}
-    )
+    return max(stage_elements(model, parallel, stage) for stage in {0, setting.last_stage})

@@ -32,7 +32,7 @@ def engine_memory(setting: Setting) -> EngineMemory:
     """What `gpu_memory_utilization` of a GPU is divided into; the cache takes what is left."""
     d, options = setting.model.dimensions, setting.config.policy.generation.vllm_cfg
     tensor, c = setting.engine_tensor, setting.compute_bytes
-    weights = c * tensor_elements(setting.model.shapes, tensor)
+    weights = c * tensor_elements(setting.model, tensor)
     sequences = options.max_num_seqs or DEFAULT_MAX_NUM_SEQS
     prefill = BATCHED_TOKENS * c * (3 * d.intermediate / tensor + 4 * d.hidden)
     workspace = prefill + 2 * FLOAT32 * sequences * d.vocab

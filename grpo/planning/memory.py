@@ -20,8 +20,7 @@ from grpo.planning.parameters import (
     layer_elements,
     outer_elements,
     sharded_elements,
-    stage_shapes,
-    tensor_elements,
+    stage_elements,
 )
 from grpo.planning.resident import Resident
 from grpo.planning.setting import FLOAT32, Setting
@@ -68,16 +67,16 @@ def policy_state(setting: Setting, stage: int) -> PolicyState:
     model, parallel, c = setting.model, setting.parallel, setting.compute_bytes
     kept = needs_reference(setting.config)
     if parallel.backend == "megatron":
-        held = tensor_elements(stage_shapes(model.shapes, parallel, stage, model.dimensions.layers), parallel.tensor)
+        held = stage_elements(model, parallel, stage)
         masters = FLOAT32 if c != FLOAT32 else 0
         optimizer = (masters + MOMENTS) * -(-held // parallel.data)
         return PolicyState(c * held, FLOAT32 * held, optimizer, c * held * kept, 0, 0)
-    held = sharded_elements(model.shapes, parallel.tensor, parallel.data)
+    held = sharded_elements(model, parallel.tensor, parallel.data)
     masters, reference = FLOAT32 * held, c * held * kept
     if parallel.ranks == 1:
         rounded = c * held if c != FLOAT32 else 0
         return PolicyState(masters + rounded, masters, MOMENTS * held, reference, 0, 0)
-    layer, outer = layer_elements(model.shapes, parallel.tensor), outer_elements(model.shapes, parallel.tensor)
+    layer, outer = layer_elements(model, parallel.tensor), outer_elements(model, parallel.tensor)
     layers = 2 if parallel.data > 1 else model.dimensions.layers  # the next one is gathered while one computes
     gathered = c * (outer + layers * layer)
     gradients = c * outer + (c + FLOAT32) * layer

@@ -24,21 +24,22 @@ _DIVIDED = (
     (re.compile(r"(q_proj|k_proj|v_proj|gate_proj|up_proj)\.(weight|bias)$"), 0),
     (re.compile(r"(o_proj|down_proj)\.weight$"), 1),
 )
-_LAYER = re.compile(r"\.layers\.(\d+)\.")
+_LAYER = re.compile(r"^(.*\.layers\.)(\d+)(\..*)$")
 _SUPPORTED = ("llama", "qwen2", "qwen3")
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model to plan for."""
+    """A model to plan for: its parameters' shapes under Hugging Face names, tied ones once."""
 
     name: str
     dimensions: Dimensions
-    shapes: Shapes  # of every parameter, tied ones once, under Hugging Face names
+    layer: Shapes  # of one layer; the others are like it
+    outer: Shapes  # embedding, final norm, output layer
 
     @property
     def parameters(self) -> int:
-        return sum(map(prod, self.shapes.values()))
+        return self.dimensions.layers * _elements(self.layer, 1) + _elements(self.outer, 1)
 
 
 def model_folder(name: str, revision: str | None = None) -> Path:
@@ -69,38 +70,28 @@ def load_model_shapes(name: str, revision: str | None = None) -> Model:
         raise ModelError(
             f"policy.model_name={name}: model_type {config.model_type!r}; plans cover {', '.join(_SUPPORTED)}"
         )
-    return Model(name, Dimensions.of(config), parameter_shapes(config))
+    return model_of(name, config)
 
 
-def parameter_shapes(config: Any) -> Shapes:
-    """Name -> shape of every parameter of a transformers config, tied ones once."""
+def model_of(name: str, config: Any) -> Model:
+    """The parameters of a transformers config."""
     import torch
     from transformers import AutoModelForCausalLM
 
     build: Any = AutoModelForCausalLM
     with torch.device("meta"):
         model = build.from_config(config)
-    return {name: tuple(each.shape) for name, each in model.named_parameters()}
-
-
-def stage_shapes(shapes: Shapes, parallel: Parallel, stage: int, layers: int) -> Shapes:
-    """What pipeline stage `stage` holds: its share of the layers, the embedding first, norm and output layer last.
-
-    A tied output layer is a copy of the embedding on the last stage, where that is another one.
-    """
-    per_stage, last = layers // parallel.pipeline, parallel.pipeline - 1
-    held = {}
-    for name, shape in shapes.items():
-        layer = _LAYER.search(name)
-        if layer is not None:
-            own = int(layer[1]) // per_stage == stage
-        elif "embed_tokens" in name:
-            own = stage == 0 or (stage == last and not any("lm_head" in each for each in shapes))
+    layers: dict[str, dict[str, tuple[int, ...]]] = {}
+    outer = {}
+    for full, each in model.named_parameters():
+        found = _LAYER.match(full)
+        if found is None:
+            outer[full] = tuple(each.shape)
         else:
-            own = stage == last
-        if own:
-            held[name] = shape
-    return held
+            layers.setdefault(found[2], {})[f"{found[1]}*{found[3]}"] = tuple(each.shape)
+    first, *others = layers.values()
+    assert all(other == first for other in others), "layers differ"
+    return Model(name, Dimensions.of(config), first, outer)
 
 
 def tensor_shape(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, ...]:
@@ -111,25 +102,49 @@ def tensor_shape(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, .
     return shape
 
 
-def tensor_elements(shapes: Shapes, tensor: int) -> int:
-    """Elements of all these parameters on one tensor parallel rank."""
+def layer_elements(model: Model, tensor: int) -> int:
+    """Elements of one layer on one tensor parallel rank."""
+    return _elements(model.layer, tensor)
+
+
+def outer_elements(model: Model, tensor: int) -> int:
+    """Elements outside the layers on one tensor parallel rank: embedding, final norm, output layer."""
+    return _elements(model.outer, tensor)
+
+
+def tensor_elements(model: Model, tensor: int) -> int:
+    """Elements of the whole model on one tensor parallel rank."""
+    return outer_elements(model, tensor) + model.dimensions.layers * layer_elements(model, tensor)
+
+
+def sharded_elements(model: Model, tensor: int, data: int) -> int:
+    """Elements on the fullest rank where data parallel ranks share rows (FSDP2: each parameter's first dimension)."""
+    return _sharded(model.outer, tensor, data) + model.dimensions.layers * _sharded(model.layer, tensor, data)
+
+
+def stage_elements(model: Model, parallel: Parallel, stage: int) -> int:
+    """Elements of pipeline stage `stage` on one tensor parallel rank.
+
+    It has its share of the layers; the first stage has the embedding, the last one norm and output layer. A tied output
+    layer is a copy of the embedding on the last stage, where that is another one.
+    """
+    last, tied = stage == parallel.pipeline - 1, model.dimensions.tied
+    outer = {
+        name: shape
+        for name, shape in model.outer.items()
+        if (stage == 0 or (last and tied) if "embed_tokens" in name else last)
+    }
+    layers = model.dimensions.layers // parallel.pipeline
+    return _elements(outer, parallel.tensor) + layers * layer_elements(model, parallel.tensor)
+
+
+def _elements(shapes: Shapes, tensor: int) -> int:
     return sum(prod(tensor_shape(name, shape, tensor)) for name, shape in shapes.items())
 
 
-def sharded_elements(shapes: Shapes, tensor: int, data: int) -> int:
-    """Elements on the fullest rank where data parallel ranks share rows (FSDP2: each parameter's first dimension)."""
+def _sharded(shapes: Shapes, tensor: int, data: int) -> int:
     total = 0
     for name, shape in shapes.items():
         rows, *rest = tensor_shape(name, shape, tensor)
         total += -(-rows // data) * prod(rest)
     return total
-
-
-def layer_elements(shapes: Shapes, tensor: int) -> int:
-    """Elements of one layer on one tensor parallel rank."""
-    return tensor_elements({name: shape for name, shape in shapes.items() if ".layers.0." in name}, tensor)
-
-
-def outer_elements(shapes: Shapes, tensor: int) -> int:
-    """Elements outside the layers on one tensor parallel rank: embedding, final norm, output layer."""
-    return tensor_elements({name: shape for name, shape in shapes.items() if ".layers." not in name}, tensor)

@@ -168,8 +168,8 @@ def _local_elements(setting: Setting) -> float:
     """Elements whose optimizer state this rank has."""
     model, parallel = setting.model, setting.parallel
     if parallel.backend == "megatron":
-        return tensor_elements(model.shapes, parallel.tensor) / parallel.pipeline / parallel.data
-    return sharded_elements(model.shapes, parallel.tensor, parallel.data)
+        return tensor_elements(model, parallel.tensor) / parallel.pipeline / parallel.data
+    return sharded_elements(model, parallel.tensor, parallel.data)
 
 
 def _copy(setting: Setting, name: str, size: float) -> Part:
@@ -202,7 +202,7 @@ def refit_time(setting: Setting) -> PhaseTime:
     if setting.offloads and setting.resident == Resident.NONE:
         parts.append(_copy(setting, "optimizer offload", state.optimizer))
     parts += [Part(each.kind, each.seconds, each.link) for each in refit_collectives(setting)]
-    loaded = 2 * setting.compute_bytes * tensor_elements(setting.model.shapes, setting.engine_tensor)
+    loaded = 2 * setting.compute_bytes * tensor_elements(setting.model, setting.engine_tensor)
     parts.append(Part("load into the engine", loaded / _memory(setting), "memory bandwidth"))
     if setting.offloads:
         parts.append(_copy(setting, "parameter offload", state.parameters))

@@ -7,7 +7,7 @@ ONE = Parallel("dtensor", tensor=1, pipeline=1, data=1, gpus_per_node=1)
 
 
 def test_a_layer_by_hand():
-    # c = 2: norms 36 and residuals 6 bytes a hidden number, twice; rotary 20 of q + k = 18; attention 4 of 18; SwiGLU 10.
+    # c = 2: norms 36 and residuals 6 bytes a hidden number, twice; rotary 20 and attention 4 of q + k; SwiGLU 10.
     assert layer_traffic(SMALL, ONE, 2) == 2 * 42 * 10 + 20 * 18 + 4 * 18 + 10 * 30
 
 
