@@ -90,18 +90,28 @@ def pretended_ranks():
 def test_the_first_rank_of_a_sharded_model_holds_as_many_elements(config, data, tensor, pretended_ranks):
     pretended_ranks(data * tensor)
     mesh = init_device_mesh("cpu", (data, tensor), mesh_dim_names=("dp", "tp"))
+    assert held_by_the_first_rank(config, mesh) == sharded_elements(model_of("uneven", config), tensor, data)
+
+
+def test_the_70b_layout_on_64_ranks(pretended_ranks):
+    pretended_ranks(64)
+    mesh = init_device_mesh("cpu", (8, 8), mesh_dim_names=("dp", "tp"))
+    config = load_model_config(public_shape("meta-llama/Llama-3.1-70B"))
+    held = held_by_the_first_rank(config, mesh)
+    assert held == sharded_elements(model_of("70B", config), 8, 8) == 1_102_545_920
+
+
+def held_by_the_first_rank(config, mesh):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    shapes = model_of("uneven", config)
-    if tensor > 1:
+    if mesh["tp"].size() > 1:
         parallelize_module(model, mesh["tp"], _plan(tied=config.tie_word_embeddings))
         if config.tie_word_embeddings:
             model.lm_head.weight = model.model.embed_tokens.weight
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh["dp"])
     fully_shard(model, mesh=mesh["dp"])
-    held = sum(each.to_local().numel() for each in model.parameters())
-    assert held == sharded_elements(shapes, tensor, data)
+    return sum(each.to_local().numel() for each in model.parameters())
 
 
 def _plan(*, tied):
