@@ -12,6 +12,7 @@ from grpo.planning.setting import FLOAT32, Setting
 from grpo.planning.workload import RankWork
 
 FSDP_GATHER, FSDP_REDUCE = "fsdp all-gather", "fsdp reduce-scatter"  # these run beside the computation
+BACKWARD = ", backward"
 Link = Literal["nvlink", "network"]
 
 
@@ -91,15 +92,15 @@ def backward_collectives(setting: Setting) -> list[Collective]:
         inner = whole - outer_elements(model, parallel.tensor)
         gathered = data.others * setting.compute_bytes * inner * work.micro_batches
         reduced = data.others * FLOAT32 * whole * work.micro_batches
-        found.append(data.collective(partition, phase, f"{FSDP_GATHER}, backward", gathered))
+        found.append(data.collective(partition, phase, FSDP_GATHER + BACKWARD, gathered))
         found.append(data.collective(partition, phase, FSDP_REDUCE, reduced))
     if parallel.tensor > 1:
         passes = 2 if parallel.recompute else 1
         sums = passes * 2 * model.dimensions.layers / parallel.pipeline * 2 * tensor.others * states
-        found.append(tensor.collective(partition, phase, "tensor parallel sums, backward", sums))
+        found.append(tensor.collective(partition, phase, "tensor parallel sums" + BACKWARD, sums))
     if parallel.pipeline > 1:
         sent = states / parallel.sequence_share
-        found.append(pipeline.collective(partition, phase, "pipeline sends, backward", sent))
+        found.append(pipeline.collective(partition, phase, "pipeline sends" + BACKWARD, sent))
     return found
 
 

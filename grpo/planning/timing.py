@@ -11,6 +11,7 @@ from typing import Literal
 
 from grpo.models.flops import Flops
 from grpo.planning.collectives import (
+    BACKWARD,
     Collective,
     backward_collectives,
     forward_collectives,
@@ -116,7 +117,9 @@ def _direction(compute: Pass, collectives: Sequence[Collective], host_s: float, 
         Part(f"{label}: matrix products", compute.products, "compute"),
         Part(f"{label}: other kernels", compute.traffic, "memory bandwidth"),
     ]
-    parts += [Part(f"{label}: {each.kind}", each.seconds, each.link) for each in _exposed(collectives)]
+    parts += [
+        Part(f"{label}: {each.kind.removesuffix(BACKWARD)}", each.seconds, each.link) for each in _exposed(collectives)
+    ]
     hidden = [each for each in collectives if each not in _exposed(collectives)]
     busy = sum(part.seconds for part in parts)
     gathering = sum(each.seconds for each in hidden)

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.planning.engine import StepCosts, _simulate, kv_bytes_per_token
@@ -28,6 +28,7 @@ def step_by_step(lengths, prompt, concurrent, costs):
     return (steps, *totals)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(0, 20), st.integers(1, 35))
 def test_the_simulation_is_that_of_every_single_step(lengths, prompt, concurrent):
     found = _simulate(lengths, prompt, concurrent, COSTS)

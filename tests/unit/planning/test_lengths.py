@@ -1,13 +1,14 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.errors import ConfigError
 from grpo.planning.lengths import completion_lengths
 
 
+@settings(deadline=None)
 @given(st.integers(1, 600), st.floats(0.05, 0.9), st.integers(50, 5000), st.sampled_from([0.7, 1.0, 2.0]))
 def test_mean_order_and_maximum(count, share, maximum, shape):
     mean = max(5.0, share * maximum)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -142,6 +142,7 @@ def test_a_tied_embedding_is_on_the_first_and_on_the_last_stage():
 MODELS = [model_of(config.model_type, config) for config in (UNEVEN, BIASED, TIED)]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(MODELS), st.sampled_from([1, 2, 4, 8, 64]), st.sampled_from([1, 2]))
 def test_more_ranks_never_hold_more(model, data, tensor):
     held = sharded_elements(model, tensor, data)

@@ -38,6 +38,20 @@ def test_recomputing_costs_a_forward_pass(planned):
     assert more == pytest.approx(without["forward: matrix products"] - head)
 
 
+def test_other_kernels_of_8b_by_hand(planned, partition):
+    again = "policy.dtensor_cfg.activation_checkpointing=true"
+    without, recomputed = (times(planned("grpo_math_8b", *PINNED, *more))["policy_training"] for more in ((), (again,)))
+    a_layer = 2 * (36 + 6) * 4096 + 20 * 5120 + 4 * 5120 + 10 * 14336
+    layers, predicted = 64 * 1023 * 32 * a_layer, 64 * 896
+    memory = partition.memory_bandwidth.value
+    assert without["forward: other kernels"] == pytest.approx((layers + 10 * 128256 * predicted) / memory)
+    chunk = (512 << 20) // (4 * 128256)
+    chunks = 16 * -(-predicted // 16 // chunk)
+    logits = 38 * 128256 * predicted + 8 * 4096 * 128256 * chunks
+    assert without["backward: other kernels"] == pytest.approx((2 * layers + logits) / memory)
+    assert recomputed["backward: other kernels"] == pytest.approx((3 * layers + logits) / memory)
+
+
 def test_what_gathering_takes_beyond_computation_is_the_networks(planned):
     plan = planned("grpo_math_70b", completion_tokens=395)
     (training,) = [each for each in plan.times if each.phase == "policy_training"]
@@ -45,7 +59,7 @@ def test_what_gathering_takes_beyond_computation_is_the_networks(planned):
     parts = times(plan)["policy_training"]
     alone = {each.kind: each.seconds for each in plan.collectives if each.phase == "policy_training"}
     beside = parts["backward: matrix products"] + parts["backward: other kernels"]
-    beside += parts["backward: tensor parallel sums, backward"]
+    beside += parts["backward: tensor parallel sums"]
     gathered = alone["fsdp all-gather, backward"] + alone["fsdp reduce-scatter"]
     assert parts["backward: fsdp beyond computation"] == pytest.approx(gathered - beside)
 

@@ -29,6 +29,20 @@ def test_padded_rows_attend_over_their_width():
     assert found.training == RankWork(-(-128 // 10), 128 * 200, 128.0 * 200**2, 128 * 100)
 
 
+def test_static_micro_batches_are_rows_and_may_grow_to_the_longest_sequence():
+    found = workload(*PINNED, "policy.sequence_packing.enabled=false", "policy.logprob_batch_size=8", data=4)
+    assert (found.training.micro_batches, found.scoring.micro_batches) == (32, 16)
+    assert (found.train_cap, found.score_cap) == (4 * 512, 8 * 512)
+
+
+def test_fewer_samples_than_ranks_leave_some_without_work():
+    config = load_config("grpo_math_1b").config
+    lengths = step_lengths(config, prompt_tokens=29, completion_tokens=50)
+    found = step_workload(config, lengths, 1024)
+    assert found.training.micro_batches == 1
+    assert found.training.predicted_tokens == lengths.completions[-1]
+
+
 def test_updates_share_the_samples():
     found = workload(*PINNED, "policy.train_global_batch_size=128")
     assert found.updates == 4
