@@ -12,6 +12,8 @@ from typing import Literal
 from grpo.models.flops import Flops
 from grpo.planning.collectives import (
     BACKWARD,
+    FSDP_GATHER,
+    FSDP_REDUCE,
     Collective,
     backward_collectives,
     forward_collectives,
@@ -78,22 +80,23 @@ def rank_flops(setting: Setting, work: RankWork) -> Flops:
 
 
 def _forward(setting: Setting, work: RankWork) -> Pass:
-    flops, per_layer, (logits, _) = _work(setting, work)
-    return Pass(flops.total / setting.partition.matmul_flops.value, (per_layer + logits) / _memory(setting))
+    flops, layers, (logits, _) = _work(setting, work)
+    return Pass(flops.total / setting.partition.matmul_flops.value, (layers + logits) / _memory(setting))
 
 
 def _backward(setting: Setting, work: RankWork) -> Pass:
-    flops, per_layer, (forward, backward) = _work(setting, work)
-    chunked = backward > forward and _chunks(setting, work) > 1
-    operations = 2 * flops.total + (flops.head if chunked else 0.0)
-    layers = 2 * per_layer
+    flops, layers, (_, logits) = _work(setting, work)
+    several_chunks = work.predicted_tokens > work.micro_batches * chunk_tokens(setting)
+    operations = 2 * flops.total + (flops.head if several_chunks else 0.0)
+    moved = 2 * layers + logits
     if setting.parallel.recompute:
         operations += flops.layers + flops.attention
-        layers += per_layer
-    return Pass(operations / setting.partition.matmul_flops.value, (layers + backward) / _memory(setting))
+        moved += layers
+    return Pass(operations / setting.partition.matmul_flops.value, moved / _memory(setting))
 
 
 def _work(setting: Setting, work: RankWork) -> tuple[Flops, float, tuple[float, float]]:
+    """FLOPs forward; other kernels' bytes: of the layers forward, of the logits forward and backward."""
     d, parallel = setting.model.dimensions, setting.parallel
     layers = layer_traffic(d, parallel, setting.compute_bytes) * work.computed_tokens * d.layers / parallel.pipeline
     logits = logits_traffic(
@@ -101,10 +104,6 @@ def _work(setting: Setting, work: RankWork) -> tuple[Flops, float, tuple[float, 
         chunk=chunk_tokens(setting),
     )  # fmt: skip
     return rank_flops(setting, work), layers, logits
-
-
-def _chunks(setting: Setting, work: RankWork) -> float:
-    return work.predicted_tokens / max(work.micro_batches, 1) / chunk_tokens(setting)
 
 
 def _memory(setting: Setting) -> float:
@@ -131,7 +130,7 @@ def _direction(compute: Pass, collectives: Sequence[Collective], host_s: float, 
 
 
 def _exposed(collectives: Sequence[Collective]) -> list[Collective]:
-    return [each for each in collectives if not each.kind.startswith("fsdp")]
+    return [each for each in collectives if not each.kind.startswith((FSDP_GATHER, FSDP_REDUCE))]
 
 
 def _bubble(setting: Setting, parts: Sequence[Part], micro_batches: int, rounds: int) -> Part:
@@ -142,11 +141,10 @@ def _bubble(setting: Setting, parts: Sequence[Part], micro_batches: int, rounds:
 
 def training_time(setting: Setting) -> PhaseTime:
     """All updates of a step, and bringing the optimizer back."""
-    parallel, workload, partition = setting.parallel, setting.workload, setting.partition
-    work = workload.training
+    parallel, workload, work = setting.parallel, setting.workload, setting.workload.training
     ahead, back = forward_collectives(setting, work, "policy_training"), backward_collectives(setting)
     shard = _local_elements(setting)
-    copied = FLOAT32 * shard * work.micro_batches / partition.host_copy.value if parallel.cpu_offload else 0.0
+    copied = _shard_copies_s(setting, work)
     parts = _direction(_forward(setting, work), ahead, copied, "forward")
     parts += _direction(_backward(setting, work), back, 2 * copied, "backward")
     if parallel.pipeline > 1:
@@ -175,6 +173,13 @@ def _local_elements(setting: Setting) -> float:
     return sharded_elements(model, parallel.tensor, parallel.data)
 
 
+def _shard_copies_s(setting: Setting, work: RankWork) -> float:
+    """Seconds in which parameters that are kept on the host reach the GPU, or gradients the host, in every pass."""
+    if not setting.parallel.cpu_offload:
+        return 0.0
+    return FLOAT32 * _local_elements(setting) * work.micro_batches / setting.partition.host_copy.value
+
+
 def _copy(setting: Setting, name: str, size: float) -> Part:
     return Part(name, size / setting.partition.host_copy.value, "host copies")
 
@@ -187,10 +192,11 @@ def logprobs_time(setting: Setting) -> PhaseTime:
     if setting.offloads:
         parts.append(_copy(setting, "parameter onload", state.parameters))
     passes = [("policy", workload.scoring_passes), ("reference", workload.reference_passes)]
+    collectives, copied = forward_collectives(setting, work, "logprobs"), _shard_copies_s(setting, work)
     for name, count in passes:
         if not count:
             continue
-        one = _direction(_forward(setting, work), forward_collectives(setting, work, "logprobs"), 0.0, name)
+        one = _direction(_forward(setting, work), collectives, copied, name)
         if setting.parallel.pipeline > 1:
             one.append(_bubble(setting, one, work.micro_batches, 1))
         parts += one
