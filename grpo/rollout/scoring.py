@@ -13,7 +13,8 @@ from grpo.data.prompt import Prompt
 from grpo.errors import RewardError
 from grpo.rewards.request import RewardRequest
 from grpo.rewards.scoring import Rewards
-from grpo.rollout.trajectory import Completion, Trajectory
+from grpo.rollout.trajectory import Trajectory
+from grpo.workers.protocol import Completion
 
 
 class Scorer:
