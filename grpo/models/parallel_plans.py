@@ -40,6 +40,8 @@ def check_tensor_parallel(model_config: Any, size: int) -> None:
         if value % size:
             divisors = [each for each in range(1, value + 1) if all(other % each == 0 for other in shapes.values())]
             raise ConfigError(f"{_KEY}={size} does not divide the model's {name} of {value}; possible: {divisors}")
+    if shard_range(model_config.vocab_size, size - 1, size)[0] >= model_config.vocab_size:
+        raise ConfigError(f"{_KEY}={size} leaves a rank without any of the {model_config.vocab_size} words")
 
 
 def tensor_parallel(model: PreTrainedModel, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
@@ -104,7 +106,7 @@ class ReplicatedModule(ParallelStyle):
         def leave(_module: nn.Module, output: DTensor, _mesh: DeviceMesh) -> Tensor:
             return output.redistribute(placements=(self.output_layout,)).to_local()
 
-        return distribute_module(module, device_mesh, replicate, enter, leave)
+        return distribute_module(module, device_mesh, replicate, enter, leave)  # type: ignore[arg-type]
 
 
 class VocabularyParallelEmbedding(ParallelStyle):
@@ -133,7 +135,7 @@ class VocabularyParallelEmbedding(ParallelStyle):
             partial = DTensor.from_local(rows.where(own[..., None], 0), device_mesh, (Partial(),), run_check=False)
             return partial.redistribute(placements=(self.output_layout,)).to_local()
 
-        module.forward = forward  # type: ignore[method-assign]
+        module.forward = forward  # type: ignore[method-assign, assignment]
         return module
 
 

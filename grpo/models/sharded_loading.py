@@ -124,11 +124,11 @@ class _Draw:
         self._function(view, *self._arguments, **self._keywords)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Makes uninitialised tensors on the meta device and notes what is written into them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.draws: list[_Draw] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -148,4 +148,4 @@ def _record(folder: Path) -> tuple[nn.Module, list[_Draw]]:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata  # noqa: SLF001
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001

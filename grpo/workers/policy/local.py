@@ -66,7 +66,8 @@ class LocalExecution:
 
 def frozen(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """Without gradients, its parameters in `dtype`; buffers keep theirs."""
-    model = model.eval().requires_grad_(requires_grad=False)
+    model.eval()  # type: ignore[no-untyped-call]
+    model.requires_grad_(requires_grad=False)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     return model

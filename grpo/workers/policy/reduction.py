@@ -27,7 +27,7 @@ def reduce_metrics(own: MetricSums, places: Sequence[int], size: int, group: dis
         row[kept] = values.double()  # a dummy's land at the end
     totals = torch.cat([torch.stack([each.double() for each in own.sums.values()]), spread[:, :size].flatten()])
     dist.all_reduce(totals, group=group)
-    sums, values = totals[: len(own.sums)], totals[len(own.sums) :].view(-1, size)
+    sums, values = totals[: len(own.sums)], totals[len(own.sums) :].view(len(spread), size)
     extremes = [each.double() for each in own.maxima.values()] + [-each.double() for each in own.minima.values()]
     largest = torch.stack(extremes)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)

@@ -46,7 +46,8 @@ class ShardedExecution:
         self.ranks = Ranks(parallel.dp_rank, parallel.dp_size, matrix_parameters(model), attention_width(model))
         if policy.dtensor_cfg.activation_checkpointing:
             checkpoint_activations(model)
-        self.masters = model.eval()
+        model.eval()  # type: ignore[no-untyped-call]
+        self.masters = model
         self.compute = self._shard(model, policy)
         self.reference = None if reference is None else self._shard(frozen(reference, self._dtype), policy)
         adamw = policy.optimizer.kwargs
@@ -168,13 +169,13 @@ class ShardedAdamW(NamedAdamW):
         if moment == "step":
             return value
         parameter = cast("DTensor", self._parameters[name])
-        own = torch.zeros_like(parameter)
+        own = cast("DTensor", torch.zeros_like(parameter))
         own.to_local().copy_(value[own_part(parameter, self._parallel)])
         return own
 
 
 def own_part(parameter: DTensor, parallel: ParallelContext) -> tuple[slice, ...]:
-    """Where this rank's part lies in the whole tensor: cut by tensor parallel ranks, then by data parallel ones in rows."""
+    """Where this rank's part lies in the whole tensor: first cut by tensor parallel ranks, then its rows."""
     part = [(0, size) for size in parameter.shape]
     cut = _tensor_parallel_dim(parameter)
     if cut is not None:
