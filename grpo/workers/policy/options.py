@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import lcm
 
 from grpo.algorithm.objective import ObjectiveOptions
-from grpo.batching.micro_batches import Dynamic, Packed, Planning, Static
+from grpo.batching.micro_batches import Dynamic, Packed, Planning, Static, round_up
 from grpo.config.schema import Config, Policy
 
 
@@ -55,5 +55,7 @@ def planning(policy: Policy, *, training: bool) -> Planning:
     if policy.dynamic_batching.enabled:
         dynamic = policy.dynamic_batching
         tokens = dynamic.train_mb_tokens if training else dynamic.logprob_mb_tokens
-        return Dynamic(tokens or default, lcm(dynamic.sequence_length_round, divisor))
+        round_to = lcm(dynamic.sequence_length_round, divisor)
+        # One sequence of the greatest length must fit once its width is rounded up.
+        return Dynamic(max(tokens or default, round_up(policy.max_total_sequence_length, round_to)), round_to)
     return Static(rows, divisor)

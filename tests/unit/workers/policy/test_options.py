@@ -75,6 +75,11 @@ def test_a_kl_penalty_needs_a_reference(penalty, needed):
             Dynamic(90, 8),
         ),
         (
+            {"max_total_sequence_length": 70, "train_micro_batch_size": 1, "dynamic_batching": {"enabled": True}},
+            Dynamic(128, 64),
+            Dynamic(280, 64),
+        ),
+        (
             {"sequence_packing": {"enabled": True, "train_mb_tokens": 70, "algorithm": "balanced"}},
             Packed(70, "balanced"),
             Packed(256, "balanced"),
