@@ -15,8 +15,9 @@ def expand(case_id: str, entry: Branch, defaults: Branch) -> Iterator[tuple[str,
     """Each case that an entry stands for: its id and its keys.
 
     The entry's keys are laid over the defaults; mappings are merged, `overrides` add up, anything else is replaced.
-    `axes` maps an axis to its values, and a value to keys of a case that are laid over the entry's alike. The id is `<entry>-<value>-<value>`, in the order of the axes. `exclude` maps a reason to the
-    values (of one axis or several) that do not go together. Raises MatrixError naming the line.
+    `axes` maps an axis to its values, and a value to keys of a case that are laid over the entry's alike. The id is
+    `<entry>-<value>-<value>`, in the order of the axes. `exclude` maps a reason to the values (of one axis or several)
+    that do not go together. Raises MatrixError naming the line.
     """
     base = _laid_over(defaults, entry)
     axes = _mapping(base.children.pop(AXES, None), AXES)

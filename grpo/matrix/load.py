@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from grpo.config.nearest import did_you_mean
 from grpo.config.schema.base import Section
-from grpo.config.tree import Branch, plain
+from grpo.config.tree import Branch
 from grpo.config.yaml_format import read
 from grpo.errors import ConfigError, MatrixError
 from grpo.matrix.expand import expand
@@ -18,9 +18,10 @@ from grpo.matrix.strict import build, listed, origin_of
 S = TypeVar("S", bound=Section)
 FOLDER = "matrices"
 BUDGETS = "budgets.yaml"
-_ID = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
+_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # Timing rules say nothing about whether a number is right, so the metrics of learning are bounded absolutely instead.
-REFERENCE_PREFIXES = ("timing/", "performance/", "memory/", "rollout/generated_tokens_per_sample")
+REFERENCE_PREFIXES = ("timing/", "performance/", "memory/")
+INFORMING = "rollout/generated_tokens_per_sample"  # may stand in a reference, to be shown
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def load_matrix(folder: Path) -> Matrix:
                 cases[case.id], origins[case.id] = case, origin
     partitions = {path.stem: _read(path, Partition) for path in sorted((folder / "partitions").glob("*.yaml"))}
     references = {
-        (path.parent.name, path.stem): _read_reference(path) for path in sorted((folder / "references").glob("*/*.yaml"))
+        (path.parent.name, path.stem): _read_reference(path)
+        for path in sorted((folder / "references").glob("*/*.yaml"))
     }
     matrix = Matrix(folder, cases, partitions, references, _read(folder / BUDGETS, Budgets), origins)
     _check_names(matrix)
@@ -131,7 +133,7 @@ def _read_family(path: Path) -> Iterable[tuple[Case, str]]:
             raise MatrixError(f"{entry.origin}: the case {name}: expected a mapping")
         for case_id, keys in expand(name, entry, defaults):
             if not _ID.fullmatch(case_id):
-                raise MatrixError(f"{entry.origin}: {case_id!r} is no id: lower-case letters and digits, joined by - or .")
+                raise MatrixError(f"{entry.origin}: {case_id!r} is no id: write words of a-z and 0-9, joined by -")
             checked = build(CaseEntry, keys)
             _check_metrics(checked, keys, case_id)
             yield Case(id=case_id, family=path.stem, layer=family.layer, **dict(checked)), entry.origin
@@ -141,8 +143,8 @@ def _check_metrics(case: CaseEntry, keys: Branch, case_id: str) -> None:
     for metric in case.checks.against_reference:
         if not metric.startswith(REFERENCE_PREFIXES):
             raise MatrixError(
-                f"{origin_of(keys, 'checks.against_reference')}: {case_id}: {metric} is not judged against a reference, "
-                f"which is for {', '.join(REFERENCE_PREFIXES)}; bound it with checks.bounds"
+                f"{origin_of(keys, 'checks.against_reference')}: {case_id}: {metric} is not for a reference "
+                f"(but {', '.join(REFERENCE_PREFIXES)}); bound it with checks.bounds"
             )
     for metric, bound in case.checks.bounds.items():
         if bound.lower is None and bound.upper is None:
@@ -164,11 +166,13 @@ def _read_reference(path: Path) -> Reference:
         if figure.value <= 0:
             raise MatrixError(f"{at}: values.{metric}.value = {figure.value}: expected a number above 0")
         if not low <= figure.value <= high:
-            raise MatrixError(f"{at}: values.{metric}: expected lower <= value <= upper, not {plain(tree)['values'][metric]}")
-        if not metric.startswith(REFERENCE_PREFIXES):
+            raise MatrixError(
+                f"{at}: values.{metric}: expected lower <= value <= upper, not {plain(tree)['values'][metric]}"
+            )
+        if not metric.startswith(REFERENCE_PREFIXES) and metric != INFORMING:
             raise MatrixError(f"{at}: values.{metric}: a reference is for {', '.join(REFERENCE_PREFIXES)}")
     if reference.source.kind == "measured" and any(figure.spread is None for figure in reference.values.values()):
-        raise MatrixError(f"{where}: values: a measured figure has its spread between runs")
+        raise MatrixError(f"{where}: values: a measured figure needs its spread between runs")
     return reference
 
 

@@ -59,7 +59,7 @@ def parallel_of(config: Config) -> Parallel:
 
 
 def hours_of(case: Case) -> tuple[float, float]:
-    """GPU-hours, and node-hours where there are no GPUs, that one run of the case may take on each of its partitions."""
+    """GPU-hours, or node-hours where there are no GPUs, that a run on each of the case's partitions may take."""
     hours = seconds_of(case.time_limit) / 3600 * len(case.partitions)
     return (hours * case.gpus, 0.0) if case.gpus else (0.0, hours * case.nodes)
 

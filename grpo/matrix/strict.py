@@ -1,6 +1,6 @@
 """A tree of values against a section of the matrix: every unknown key and wrong type at once, with file and line."""
 
-import datetime
+import datetime as dt
 import json
 from collections.abc import Iterator
 from typing import TypeVar, get_origin
@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from grpo.config.nearest import did_you_mean
-from grpo.config.shape import KIND, Shape, child, describe, kind_of, narrow, section_keys, shape_of
 from grpo.config.schema.base import Section
+from grpo.config.shape import KIND, Shape, child, describe, kind_of, narrow, section_keys, shape_of
 from grpo.config.tree import Branch, Leaf, Node, find, plain, take
 from grpo.errors import MatrixError
 
@@ -92,7 +92,7 @@ def _walk(shape: Shape, loc: tuple[int | str, ...]) -> tuple[str, Shape, str | N
     """Dotted key, shape and description at pydantic's location, whose tags of unions are no keys."""
     key, description = "", None
     for part in loc:
-        if len(shape.sections) > 1 and part in map(kind_of, shape.sections):
+        if len(shape.sections) > 1 and part in [kind_of(one) for one in shape.sections]:
             shape = narrow(shape, part)
             continue
         if isinstance(part, int):
@@ -107,7 +107,7 @@ def _walk(shape: Shape, loc: tuple[int | str, ...]) -> tuple[str, Shape, str | N
 
 
 def _expected(shape: Shape) -> str:
-    if shape.annotation is datetime.date:
+    if shape.annotation is dt.date:
         return "a date such as 2026-01-31"
     if get_origin(shape.annotation) is list:
         return "a list of texts"

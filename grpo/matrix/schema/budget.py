@@ -17,5 +17,5 @@ class PerCadence(Section):
 
 class Budgets(Section):
     schema_version: SchemaVersion
-    gpu_hours: PerCadence = Field(description="of all cases of a cadence on their partitions, each up to its time limit")
-    cpu_hours: PerCadence = Field(description="the same, of the cases without GPUs, in hours of a node")
+    gpu_hours: PerCadence = Field(description="of all cases of a cadence, each up to its time limit")
+    cpu_hours: PerCadence = Field(description="the same of cases without GPUs, in hours of a node")

@@ -44,7 +44,7 @@ class CaseEntry(Section):
     """One case as its family's file has it; the id is its key there."""
 
     recipe: str
-    overrides: list[str] = []
+    overrides: list[str] = Field([], description="KEY=VALUE, as the command line takes them")
     nodes: int = Field(1, gt=0)
     gpus_per_node: int = Field(0, ge=0, description="0 runs on the CPU")
     parallel: Parallel = Parallel()
@@ -79,5 +79,5 @@ class Family(Section):
 
     schema_version: SchemaVersion
     layer: Layer
-    defaults: dict[str, Any] = {}
+    defaults: dict[str, Any] = Field({}, description="keys that the cases below share")
     cases: dict[str, Any] = Field(min_length=1)

@@ -1,6 +1,6 @@
 """Kinds of text that several files of the matrix hold."""
 
-import datetime
+import datetime as dt
 import re
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ SchemaVersion = Literal[1]
 
 
 def _day(value: Any) -> Any:
-    return datetime.date.fromisoformat(value) if isinstance(value, str) else value
+    return dt.date.fromisoformat(value) if isinstance(value, str) else value
 
 
 def _duration(text: str) -> str:
@@ -26,7 +26,7 @@ def _sbatch_value(text: str) -> str:
     return text
 
 
-Day = Annotated[datetime.date, BeforeValidator(_day)]
+Day = Annotated[dt.date, BeforeValidator(_day)]
 Duration = Annotated[str, AfterValidator(_duration)]
 SbatchValue = Annotated[str, AfterValidator(_sbatch_value)]
 
