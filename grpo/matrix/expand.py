@@ -61,7 +61,7 @@ def _combination(reason: str, node: Node, values: dict[str, dict[str, Node]]) ->
         if axis not in values:
             raise MatrixError(f"{leaf.origin}: {EXCLUDE}: unknown axis {axis}{did_you_mean(axis, values)}")
         value = leaf.value if isinstance(leaf, Leaf) else None
-        if value not in values[axis]:
+        if not isinstance(value, str) or value not in values[axis]:
             raise MatrixError(
                 f"{leaf.origin}: {EXCLUDE}: axis {axis} has no value {value!r}; it has {', '.join(values[axis])}"
             )

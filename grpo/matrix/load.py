@@ -166,9 +166,7 @@ def _read_reference(path: Path) -> Reference:
         if figure.value <= 0:
             raise MatrixError(f"{at}: values.{metric}.value = {figure.value}: expected a number above 0")
         if not low <= figure.value <= high:
-            raise MatrixError(
-                f"{at}: values.{metric}: expected lower <= value <= upper, not {plain(tree)['values'][metric]}"
-            )
+            raise MatrixError(f"{at}: values.{metric}: lower {low}, value {figure.value}, upper {high} do not ascend")
         if not metric.startswith(REFERENCE_PREFIXES) and metric != INFORMING:
             raise MatrixError(f"{at}: values.{metric}: a reference is for {', '.join(REFERENCE_PREFIXES)}")
     if reference.source.kind == "measured" and any(figure.spread is None for figure in reference.values.values()):

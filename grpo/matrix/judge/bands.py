@@ -49,9 +49,10 @@ def band_of(metric: str, reference: Reference) -> Band:
         slow = max(LEAST, SPREADS * (figure.spread or 0.0)) * figure.value
     fast = FAST_SIDE * slow
     below, above = (fast, slow) if higher_is_worse(metric) else (slow, fast)
-    lower = figure.value - below if figure.lower is None else figure.lower
+    # Nothing takes less than no time: such a bound would be none.
+    lower = figure.lower if figure.lower is not None else figure.value - below if below < figure.value else None
     upper = figure.value + above if figure.upper is None else figure.upper
-    worse_by = (upper - figure.value) if higher_is_worse(metric) else (figure.value - lower)
+    worse_by = (upper - figure.value) if higher_is_worse(metric) else (figure.value - (lower or 0.0))
     narrow = worse_by <= WIDEST_GATING * figure.value * (1 + _ROUNDING)
     return Band(lower, upper, gates=narrow or reference.source.kind == "published")
 

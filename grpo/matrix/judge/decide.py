@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -49,8 +50,9 @@ def judge_run(
     if reference is not None and reference.source.kind != "none":
         values = _medians([*reference.values, *PHASE_METRICS, TOTAL], chosen.judged)
         comparisons = _comparisons(values, case, reference, may_gate=not doubts)
+    steps, findings = chosen.summary(), findings + doubts
     return _verdict(
-        name, findings + doubts, comparisons, bounds, values, reference=reference, steps=chosen.summary(), run=evidence.run
+        name, findings, comparisons, bounds, values, reference=reference, steps=steps, run=evidence.run
     )  # fmt: skip
 
 
@@ -170,7 +172,7 @@ def _verdict(
         steps=steps,
         run=run,
     )
-    return Verdict(**{**vars(draft), "sentence": _sentence(draft)})
+    return replace(draft, sentence=_sentence(draft))
 
 
 def _outcome(findings: Sequence[Finding], comparisons: Sequence[Comparison]) -> Outcome:

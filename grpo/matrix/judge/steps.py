@@ -68,8 +68,8 @@ def check_steps(selection: Selection, *, steps: int, least: int) -> list[Finding
             Finding(
                 1,
                 "steps",
-                f"{len(selection.judged)} steps to judge, and {least} are needed (not counted: {len(selection.warmup)} of "
-                f"warm-up, {len(selection.apart)} with a checkpoint or validation)",
+                f"{len(selection.judged)} steps to judge, and {least} are needed (not counted: "
+                f"{len(selection.warmup)} of warm-up, {len(selection.apart)} with a checkpoint or validation)",
                 "correctness",
             )
         )

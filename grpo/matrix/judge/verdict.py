@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from grpo.matrix.judge.failure import FailureClass
+from grpo.telemetry.journal import to_json
 
 Outcome = Literal["pass", "fail", "faster", "not judged"]
 Status = Literal["within", "worse", "better", "informs"]
@@ -98,5 +99,6 @@ class Verdict:
         return {"pass": 0, "fail": 1, "not judged": 2}[self.outcome]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+        """Plain values; a number that JSON has not is a string, as in a run directory."""
+        plain: dict[str, Any] = to_json(asdict(self))
+        return plain

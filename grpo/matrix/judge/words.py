@@ -9,7 +9,7 @@ _PHASES = {"policy_training": "policy training", "logprobs": "log-probs"}
 
 def number(value: float) -> str:
     """Up to four significant digits: whole seconds stay whole."""
-    return f"{value:.0f}" if value == round(value) and abs(value) < 1e6 else f"{value:.4g}"
+    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e6 else f"{value:.4g}"
 
 
 def signed(value: float) -> str:
