@@ -66,10 +66,9 @@ for pid in $(left_by_jobs); do
   kill -9 "$pid" 2>/dev/null
 done
 for name in slurmctld slurmdbd mariadbd munged; do stop "$name"; done
-for names in $(sed -n 's/^NodeName=\([^ ]*\) .*/\1/p' "$SLURM_CONF"); do
-  for name in $(scontrol show hostnames "$names"); do
-    find /sys/fs/cgroup/*/"slurm_$name" -depth -type d -exec rmdir {} \; 2>/dev/null
-  done
+names=$(sed -n 's/^NodeName=\([^ ]*\) .*/\1/p' "$SLURM_CONF")
+for name in $(scontrol show hostnames "$names"); do
+  find /sys/fs/cgroup/*/"slurm_$name" -depth -type d -exec rmdir {} \; 2>/dev/null
 done
 if [ "$remove" = 1 ]; then rm -rf "$state"; fi
 echo "slurm: stopped"

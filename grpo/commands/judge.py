@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -81,9 +82,8 @@ def show(verdict: Verdict, output: Format) -> None:
     from grpo.matrix.show.table import verdict_table
 
     if output is Format.table:
-        console = Console(highlight=False, markup=False)
-        width = console.width if console.is_terminal else 120
-        console.print(verdict_table(verdict), width=width)
+        console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
+        console.print(verdict_table(verdict))
     elif output is Format.json:
         typer.echo(json.dumps(verdict.to_json(), indent=2, allow_nan=False))
     elif output is Format.junit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -23,10 +24,9 @@ def list_cases(matrices: MatricesOption = None) -> None:
     from grpo.matrix.load import find_matrices, load_matrix
     from grpo.matrix.show.listing import case_table
 
-    console = Console()
     # Ids are copied from here, so they are not cut where the output is no terminal.
-    width = console.width if console.is_terminal else 160
-    console.print(case_table(load_matrix(find_matrices(matrices))), width=width)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(case_table(load_matrix(find_matrices(matrices))))
 
 
 @app.command()

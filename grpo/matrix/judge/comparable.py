@@ -76,7 +76,7 @@ def _version(text: str, name: str) -> tuple[str, ...]:
 
 
 def _flat(value: Any, prefix: str) -> Iterable[tuple[str, Any]]:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         for name, below in value.items():
             yield from _flat(below, f"{prefix}.{name}" if prefix else str(name))
     else:

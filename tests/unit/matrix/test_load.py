@@ -115,8 +115,8 @@ def test_a_reference_without_values_is_no_reference(folder):
 def test_a_measured_figure_needs_its_spread(folder):
     path = folder / "references/h200-141g/8b-dtensor.yaml"
     path.write_text(
-        "schema_version: 1\nsource: {kind: measured, runs: [a], nodes: [n], commit: c, image: null, stack: {torch: '2'}, "
-        "date: '2026-11-30', approved_by: somebody}\nvalues: {timing/total: {value: 1, unit: s}}\n"
+        "schema_version: 1\nsource: {kind: measured, runs: [a], nodes: [n], commit: c, image: null, "
+        "stack: {torch: '2'}, date: '2026-11-30', approved_by: somebody}\nvalues: {timing/total: {value: 1, unit: s}}\n"
     )
     with pytest.raises(MatrixError, match="needs its spread"):
         load_matrix(folder)

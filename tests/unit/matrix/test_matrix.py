@@ -21,9 +21,10 @@ CASES = pytest.mark.parametrize("case", MATRIX.cases.values(), ids=list(MATRIX.c
 DTENSOR_70B = (
     "policy.model_name=meta-llama/Llama-3.1-70B policy.tokenizer.name=meta-llama/Llama-3.1-70B-Instruct "
     "policy.generation.vllm_cfg.tensor_parallel_size=4 policy.max_total_sequence_length=4096 cluster.num_nodes=8 "
-    "policy.dtensor_cfg.enabled=True policy.dtensor_cfg.tensor_parallel_size=8 policy.dtensor_cfg.sequence_parallel=True "
-    "policy.dtensor_cfg.activation_checkpointing=False loss_fn.use_importance_sampling_correction=True "
-    "policy.sequence_packing.enabled=False policy.dynamic_batching.enabled=True"
+    "policy.dtensor_cfg.enabled=True policy.dtensor_cfg.tensor_parallel_size=8 "
+    "policy.dtensor_cfg.sequence_parallel=True policy.dtensor_cfg.activation_checkpointing=False "
+    "loss_fn.use_importance_sampling_correction=True policy.sequence_packing.enabled=False "
+    "policy.dynamic_batching.enabled=True"
 )
 MEGATRON_70B = (
     "policy.model_name=meta-llama/Llama-3.1-70B policy.tokenizer.name=meta-llama/Llama-3.3-70B-Instruct "

@@ -17,7 +17,7 @@ class Inner(Section):
 
 class Outer(Section):
     inner: Inner
-    named: dict[str, Inner] = {}
+    named: dict[str, Inner] = Field({})
     day: Day | None = None
 
 

@@ -3,7 +3,7 @@
 import io
 import json
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 from rich.console import Console
@@ -50,7 +50,7 @@ def test_json_holds_everything_and_is_json(failed):
 
 
 def test_junit_counts_not_judged_as_skipped(failed):
-    suite = ElementTree.fromstring(  # noqa: S314 - our own
+    suite = ET.fromstring(  # noqa: S314 - our own
         verdicts_junit([failed, verdict(reference=measured()), verdict(reference=unmeasured())])
     )
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")

@@ -12,6 +12,7 @@ from grpo.matrix.load import load_matrix
 from grpo.matrix.schema import Partition
 from grpo.matrix.slurm.script import render_script
 
+CI = Path(__file__).parents[4] / "ci" / "slurm"
 MATRIX = load_matrix(Path(__file__).parents[4] / "matrices")
 ONE_NODE = [
     (case.id, name) for case in MATRIX.cases.values() if case.nodes == 1 for name in case.partitions
@@ -23,9 +24,9 @@ def changed(partition, **changes):
     return Partition.model_validate({**partition.model_dump(), **changes})
 
 
-def render(case_id="tiny-hf", name="cpu-local", job_dir=Path("/jobs/one"), environ=None, case=None, partition=None):
+def render(case_id="tiny-hf", name="cpu-local", *, job_dir=Path("/jobs/one"), environ=None, partition=None):
     return render_script(
-        case or MATRIX.case(case_id), name, partition or MATRIX.partition(name), job_dir,
+        MATRIX.case(case_id), name, partition or MATRIX.partition(name), job_dir,
         working_directory=Path("/work/here"), environ=environ or {},
     )  # fmt: skip
 
@@ -33,8 +34,14 @@ def render(case_id="tiny-hf", name="cpu-local", job_dir=Path("/jobs/one"), envir
 def checked(script):
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     if shutil.which("shellcheck"):
-        subprocess.run(["shellcheck", "-s", "bash", "-"], input=script, text=True, check=True)
+        subprocess.run(["shellcheck", "--severity=warning", "-s", "bash", "-"], input=script, text=True, check=True)
     return script
+
+
+@pytest.mark.parametrize("path", sorted(CI.glob("*.sh")), ids=lambda path: path.name)
+def test_the_scripts_of_the_one_machine_cluster_are_sound(path):
+    checked(path.read_text())
+    assert os.access(path, os.X_OK)
 
 
 @pytest.mark.parametrize(("case_id", "name"), ONE_NODE)
