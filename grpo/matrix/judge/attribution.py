@@ -1,8 +1,8 @@
 """Which phases explain the difference of the total step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from grpo.matrix.judge.evidence import PHASE_METRICS, TOTAL
+from grpo.matrix.judge.evidence import OTHER, PHASE_METRICS, TOTAL
 from grpo.matrix.judge.verdict import Share
 from grpo.matrix.schema import Reference
 
@@ -26,7 +26,26 @@ def attribute(values: Mapping[str, float], reference: Reference) -> tuple[Share,
     )
     whole = total - reference_total
     shares = [
-        Share(phase, value, before, value - before, (value - before) / whole if whole else None)
+        Share(
+            phase,
+            value,
+            before,
+            value - before,
+            (value - before) / whole if whole else None,
+            _parts(phase, values, phases),
+        )
         for phase, (value, before) in pairs.items()
     ]
     return tuple(sorted(shares, key=lambda one: -abs(one.seconds)))
+
+
+def _parts(phase: str, values: Mapping[str, float], compared: Sequence[str]) -> tuple[tuple[str, float], ...]:
+    """A phase's timed parts; of `other`, the phases that the reference lacks, and what no phase of the run covers."""
+    if phase == OTHER_PHASE:
+        names = {metric.removeprefix("timing/"): metric for metric in PHASE_METRICS if metric not in compared}
+        names["no phase"] = OTHER
+    else:
+        prefix = f"timing/{phase}/"
+        names = {metric.removeprefix(prefix): metric for metric in values if metric.startswith(prefix)}
+    found = [(name, values[metric]) for name, metric in names.items() if values.get(metric, 0.0) > 0]
+    return tuple(sorted(found, key=lambda part: -part[1]))

@@ -48,7 +48,8 @@ def judge_run(
     comparisons: list[Comparison] = []
     values: dict[str, float] = {}
     if reference is not None and reference.source.kind != "none":
-        values = _medians([*reference.values, *PHASE_METRICS, TOTAL], chosen.judged)
+        timed = [metric for record in chosen.judged[:1] for metric in record if metric.startswith("timing/")]
+        values = _medians([*reference.values, *timed], chosen.judged)
         comparisons = _comparisons(values, case, reference, may_gate=not doubts)
     steps, findings = chosen.summary(), findings + doubts
     return _verdict(

@@ -54,6 +54,7 @@ class Share:
     reference: float  # seconds
     seconds: float  # the difference
     share: float | None  # of the total's difference; None where that is 0
+    parts: tuple[tuple[str, float], ...] = ()  # what the run itself says of these seconds: name, seconds
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,11 @@ def _share_words(share: Share) -> str:
     return text
 
 
+def parts_words(share: Share) -> str:
+    """`rewards 3, no phase 1`: what the run says of a phase's seconds."""
+    return ", ".join(f"{phase_words(name)} {number(seconds)}" for name, seconds in share.parts)
+
+
 def total_words(total: Comparison) -> str:
     """`178 s against 147 s (+31 s, +21 %)`."""
     return (

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from grpo.matrix.judge.verdict import Comparison, Verdict
-from grpo.matrix.judge.words import metric_words, number, per_cent, phase_words, signed, status_words
+from grpo.matrix.judge.verdict import Comparison, Share, Verdict
+from grpo.matrix.judge.words import metric_words, number, parts_words, per_cent, phase_words, signed, status_words
 from grpo.matrix.show.table import limits, steps_words
 
 
@@ -19,11 +19,8 @@ def verdict_markdown(verdict: Verdict) -> str:
         )
     if verdict.attribution:
         lines += _table(
-            ("phase", "seconds", "run", "reference"),
-            [
-                (phase_words(one.phase), signed(one.seconds), number(one.value), number(one.reference))
-                for one in verdict.attribution
-            ],
+            ("phase", "seconds", "run", "reference", "of which"),
+            [_shared(one) for one in verdict.attribution],
         )
     if verdict.findings:
         lines += [*(f"- rule {one.rule}: {_cell(one.message)}" for one in verdict.findings), ""]
@@ -34,6 +31,10 @@ def _compared(one: Comparison) -> tuple[str, ...]:
     difference = f"{signed(one.difference)} ({per_cent(one.relative)})"
     run, band = f"{number(one.value)} {one.unit}", limits(one.lower, one.upper)
     return metric_words(one.metric), run, number(one.reference), difference, band, status_words(one)
+
+
+def _shared(one: Share) -> tuple[str, ...]:
+    return phase_words(one.phase), signed(one.seconds), number(one.value), number(one.reference), parts_words(one)
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

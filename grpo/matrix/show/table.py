@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grpo.matrix.judge.verdict import Outcome, Verdict
-from grpo.matrix.judge.words import metric_words, number, per_cent, phase_words, signed, status_words
+from grpo.matrix.judge.words import metric_words, number, parts_words, per_cent, phase_words, signed, status_words
 
 STYLES: dict[Outcome, str] = {
     "pass": "bold green",
@@ -65,12 +65,13 @@ def _comparisons(verdict: Verdict) -> Table:
 
 
 def _attribution(verdict: Verdict) -> Table:
-    table = _table("where the difference is", "phase", "seconds", "run", "reference", "of the difference")
+    table = _table("where the difference is", "phase", "seconds", "run", "reference", "of the difference", "of which")
     for share in verdict.attribution:
         part = "" if share.share is None else f"{100 * share.share:.0f} %"
         table.add_row(
-            phase_words(share.phase), signed(share.seconds), number(share.value), number(share.reference), part
-        )
+            phase_words(share.phase), signed(share.seconds), number(share.value), number(share.reference), part,
+            parts_words(share),
+        )  # fmt: skip
     table.add_section()
     table.add_row("total", signed(sum(share.seconds for share in verdict.attribution)))
     return table
