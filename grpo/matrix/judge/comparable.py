@@ -7,13 +7,12 @@ from grpo.matrix.judge.evidence import Evidence
 from grpo.matrix.judge.verdict import Finding
 from grpo.matrix.schema import Case, Partition, Reference
 
-# Of what is left out, nothing changes what is computed: where files go, how often they are written, and deadlines.
-_FREE = (
-    "logger.", "checkpointing.", "cluster.cpu_threads", "cluster.launcher", "cluster.worker_timeout_s", "grpo.seed",
-)  # fmt: skip
+# What is left out changes neither what is computed nor how fast: where files go, when they are written, deadlines.
+_FREE = ("logger.", "checkpointing.", "cluster.worker_timeout_s", "grpo.seed")
 # How many parts of a version must agree.
 _PARTS = {"torch": 2, "vllm": 2, "megatron_core": 2, "cuda": 1, "driver": 1}
 _MIG_ON = "Enabled"
+_MEMORY = 0.03  # drivers keep more or less of it back
 
 
 def check_config(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[Finding]:
@@ -52,6 +51,8 @@ def _node_problems(node: Mapping[str, Any], partition: Partition) -> Iterable[st
         name = str(gpu.get("name", "GPU without a name"))
         if partition.gpu.name.lower() not in name.lower():
             yield f"node {host} has a {name}, and the partition {partition.gpu.name}"
+        if "memory_mib" in gpu and abs(float(gpu["memory_mib"]) / 1024 / partition.gpu.memory_gib - 1) > _MEMORY:
+            yield f"node {host}: a GPU has {gpu['memory_mib']} MiB, and the partition's {partition.gpu.memory_gib} GiB"
         if (gpu.get("mig") == _MIG_ON) != partition.gpu.mig:
             yield f"node {host}: MIG is {gpu.get('mig')}"
 

@@ -48,7 +48,7 @@ def evidence_of(run: Run, job: JobOutcome | None = None) -> Evidence:
         "driver": drivers[0] if drivers else None,
     }
     return Evidence(
-        metrics=run.metrics,
+        metrics=[_record(line, str(run.path)) for line in run.metrics],
         state=run.state,
         resume_steps=[resume.step for resume in run.manifest.resumes],
         stack={name: version for name, version in stack.items() if version is not None},
@@ -57,6 +57,19 @@ def evidence_of(run: Run, job: JobOutcome | None = None) -> Evidence:
         run=run.manifest.run_id,
         job=job,
     )
+
+
+def _record(line: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A line of metrics.jsonl with numbers alone: anything else is NaN, which no rule lets pass."""
+    step = line.get("step")
+    if not isinstance(step, int):
+        raise MatrixError(f"{where}/metrics.jsonl: a line without a step")
+    numbers = {name: value if value is None or _is_number(value) else math.nan for name, value in line.items()}
+    return {**numbers, "step": step}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def row_of(text: str) -> dict[str, float]:

@@ -70,7 +70,7 @@ class Partition(Section):
     network: Network = Network()
     storage: Storage = Storage()
     ulimits: Ulimits = Ulimits()
-    proxy: str | None = Field(None, description="URL; never with a password")
+    proxy: str | None = Field(None, pattern=r"^https?://[^@\s]+$", description="URL without a password")
     slurm: Slurm = Slurm()
     environment: Annotated[Venv | Modules, Field(discriminator="kind")]
     variables: list[VariableName] = Field([], description="variables of the submitting shell that a job gets")

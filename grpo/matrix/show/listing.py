@@ -11,7 +11,7 @@ from grpo.matrix.judge.bands import band_of, provisional
 from grpo.matrix.judge.words import number
 from grpo.matrix.load import Matrix
 from grpo.matrix.resolve import hours_of, overrides_of, resolve_case
-from grpo.matrix.schema import Case, Reference
+from grpo.matrix.schema import Case, Partition, Reference
 from grpo.matrix.show.table import limits
 
 
@@ -55,6 +55,7 @@ def explanation(matrix: Matrix, case: Case) -> RenderableType:
     ]
     parts: list[RenderableType] = [Text("\n".join(lines))]
     for name in case.partitions:
+        parts.append(Text(_partition_words(name, matrix.partition(name))))
         reference = matrix.reference(name, case.id)
         if reference is not None:
             parts.append(_reference_table(name, case, reference))
@@ -63,6 +64,16 @@ def explanation(matrix: Matrix, case: Case) -> RenderableType:
         parts.append(Text(dump({"bounds": bounds})))
     parts.append(Text(resolved.resolved.to_yaml()))
     return Group(*parts)
+
+
+def _partition_words(name: str, partition: Partition) -> str:
+    gpu = partition.gpu
+    if gpu is None:
+        return f"{name}: {partition.description}"
+    return (
+        f"{name}: {partition.description}; {partition.gpus_per_node} x {gpu.name} a node, {gpu.memory_gib} GiB, "
+        f"{gpu.bf16_dense_tflops} TFLOP/s in dense bfloat16, {gpu.memory_gb_per_s} GB/s"
+    )
 
 
 def _reference_words(reference: Reference | None) -> str:

@@ -75,6 +75,7 @@ def change(path, old, new):
             "slurm.account = .*it is not one word",
         ),
         ("partitions/cpu-local.yaml", "OMP_NUM_THREADS", "A-B", "variables"),
+        ("partitions/cpu-local.yaml", "slurm:", "proxy: http://me:pw@host\nslurm:", "proxy = .*URL without a password"),
         ("partitions/cpu-local.yaml", "gpu: null\n", "", "gpu is missing: expected a mapping, or null"),
         ("references/h100-80g/8b-dtensor.yaml", "value: 122", "value: -1", "expected a number above 0"),
         ("references/h100-80g/8b-dtensor.yaml", "value: 122", "value: .nan", "timing/total.value = NaN"),

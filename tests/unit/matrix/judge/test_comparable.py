@@ -39,6 +39,7 @@ def test_a_run_without_configuration_cannot_be_placed():
         (nodes(gpus=4), "4 GPUs, and the partition's nodes 8"),
         (nodes(name="NVIDIA H200"), "NVIDIA H200, and the partition H100 80GB"),
         (nodes(mig="Enabled"), "MIG is Enabled"),
+        ([{"host": "n", "gpus": [{"name": "NVIDIA H100 80GB HBM3", "memory_mib": "95830"}] * 8}], "95830 MiB"),
         ([], "0 nodes"),
     ],
 )

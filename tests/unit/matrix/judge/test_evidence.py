@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from grpo.errors import MatrixError
@@ -24,6 +26,20 @@ def test_rows_that_cannot_be_read(text, message):
 
 def test_a_row_may_have_spaces_and_decimals():
     assert row_of("total=1.5, logprobs = 2") == {"timing/total": 1.5, "timing/logprobs": 2.0}
+
+
+def test_a_metric_that_is_no_number_is_none_that_passes(tmp_path):
+    path = write_synthetic_run(tmp_path / "run", steps=2)
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"schema_version": 1, "step": 3, "train/loss": "low", "train/reward": true, "train/kl": null}\n')
+    last = evidence_of(read_run(path)).metrics[-1]
+    assert math.isnan(last["train/loss"])
+    assert math.isnan(last["train/reward"])
+    assert last["train/kl"] is None
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"schema_version": 1, "train/loss": 1}\n')
+    with pytest.raises(MatrixError, match="a line without a step"):
+        evidence_of(read_run(path))
 
 
 def test_what_is_taken_from_a_run_directory(tmp_path):
