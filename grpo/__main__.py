@@ -1,4 +1,4 @@
-"""`python -m grpo` is the command line, where no `grpo` is on the PATH."""
+"""`python -m grpo`: the command line."""
 
 from grpo.cli import main
 
