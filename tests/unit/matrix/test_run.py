@@ -3,10 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from grpo.checkpoint.signals import StopRequest
+from grpo.config import load_config
 from grpo.errors import MatrixError, TelemetryError
 from grpo.matrix.judge import JobOutcome
 from grpo.matrix.load import load_matrix
-from grpo.matrix.resolve import resolve_case
+from grpo.matrix.resolve import overrides_of
 from grpo.matrix.run import judge_directory, read_result
 from grpo.trainer.run import train
 
@@ -18,10 +20,9 @@ def tiny_run(tmp_path_factory):
     """A real run of a case of the matrix."""
     folder = tmp_path_factory.mktemp("case") / "run"
     case = MATRIX.case("tiny-objective-clipped-grpo")
-    resolved = resolve_case(case).resolved
-    logger = resolved.config.logger.model_copy(update={"log_dir": str(folder)})
-    resolved = type(resolved)(resolved.config.model_copy(update={"logger": logger}), resolved.provenance)
-    train(resolved, fresh=False, quiet=True, command=["grpo", "train"])
+    resolved = load_config(case.recipe, [*overrides_of(case), f"logger.log_dir={folder}"])
+    with StopRequest() as stop:
+        train(resolved, fresh=False, quiet=True, command=["grpo", "train"], stop=stop)
     return case, folder
 
 
