@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -68,6 +70,20 @@ def functional(session: nox.Session) -> None:
     """Functional tests on the CPU with the real vLLM, Ray and datasets (installs 2.7 GB). Arguments go to pytest."""
     selected = session.posargs or ["tests/functional"]
     run_in(session, "cpu", "pytest", "-n", "2", "--dist", "loadgroup", *selected, env=ONE_THREAD)
+
+
+@nox.session(venv_backend="none")
+def matrix(session: nox.Session) -> None:
+    """List the cases of the test matrix; `-- explain CASE` shows what one resolves to."""
+    run_in(session, "core", "grpo", "matrix", *(session.posargs or ["list"]))
+
+
+@nox.session(venv_backend="none")
+def slurm(session: nox.Session) -> None:
+    """Cases of the matrix as jobs of a real Slurm on this machine (root, Debian or Ubuntu). Arguments go to pytest."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        session.error("starts Slurm's daemons and installs their packages: run it as root on Debian or Ubuntu")
+    run_in(session, "core", "pytest", *(session.posargs or ["tests/slurm"]), env=ONE_THREAD)
 
 
 @nox.session(venv_backend="none")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from grpo.commands.judge import judge
+from grpo.commands.matrix import app as matrix_app
 from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
 from grpo.planning.resident import Resident
 
@@ -155,6 +157,10 @@ def report(
 
     for path in write_report(run_directory, output):
         typer.echo(path)
+
+
+app.command("judge")(judge)
+app.add_typer(matrix_app, name="matrix")
 
 
 def _train(recipe: str, overrides: list[str], stop: StopRequest, *, fresh: bool, quiet: bool) -> FinishedRun:

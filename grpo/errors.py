@@ -44,3 +44,11 @@ class WorkerError(GrpoError):
 
 class TelemetryError(GrpoError):
     """A run directory that cannot be used, written or read, or a logger that cannot be started."""
+
+
+class MatrixError(GrpoError):
+    """A file of the test matrix that cannot be used, or a case, partition or run that it does not have."""
+
+
+class SlurmError(GrpoError):
+    """A Slurm cluster that is missing, refuses a job, or does not answer in time."""

@@ -1,0 +1,72 @@
+"""`grpo matrix`: the cases that the project is tested with."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from grpo.commands.judge import Format, FormatOption, MatricesOption, show
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="The test matrix: what is tested, on what, how often."
+)
+
+
+@app.command("list")
+def list_cases(matrices: MatricesOption = None) -> None:
+    """List every case as a table."""
+    from grpo.matrix.load import find_matrices, load_matrix
+    from grpo.matrix.show.listing import case_table
+
+    # Ids are copied from here, so they are not cut where the output is no terminal.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(case_table(load_matrix(find_matrices(matrices))))
+
+
+@app.command()
+def explain(
+    case: Annotated[str, typer.Argument(metavar="CASE", help="exactly one case")], matrices: MatricesOption = None
+) -> None:
+    """Show everything that one case resolves to."""
+    from grpo.matrix.load import find_matrices, load_matrix
+    from grpo.matrix.show.listing import explanation
+
+    matrix = load_matrix(find_matrices(matrices))
+    Console(soft_wrap=True, highlight=False, markup=False).print(explanation(matrix, matrix.case(case)))
+
+
+@app.command()
+def submit(
+    case: Annotated[str, typer.Argument(metavar="CASE", help="exactly one case")],
+    partition: Annotated[str, typer.Option("--partition", metavar="P", help="where to run it")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="write the job script and submit nothing")] = False,
+    max_queue: Annotated[float, typer.Option(min=0, help="seconds that the job may wait in the queue")] = 3600.0,
+    folder: Annotated[
+        Path | None, typer.Option(help="of the job; default: a new one in the partition's shared storage")
+    ] = None,
+    output: FormatOption = Format.table,
+    matrices: MatricesOption = None,
+) -> None:
+    """Run one case as a Slurm job, wait for it, and judge it. Exit codes as of `grpo judge`."""
+    from grpo.matrix.load import find_matrices, load_matrix
+    from grpo.matrix.slurm.client import SlurmClient
+    from grpo.matrix.slurm.runner import Waiting, prepare_job, run_job, run_seconds
+
+    matrix = load_matrix(find_matrices(matrices))
+    chosen = matrix.case(case)
+    shared = Path(matrix.partition(partition).storage.shared)
+    folder = folder or shared / f"{case}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}"
+    script = prepare_job(matrix, chosen, partition, folder, environ=os.environ, working_directory=Path.cwd())
+    if dry_run:
+        typer.echo(script)
+        return
+    waiting = Waiting(max_queue, run_seconds(chosen), say=lambda text: typer.echo(text, err=True))
+    verdict, _ = run_job(SlurmClient(), script, waiting, matrix=matrix, case=chosen, partition=partition)
+    show(verdict, output)
+    raise typer.Exit(verdict.exit_code())

@@ -1,0 +1,84 @@
+"""Whether a run may be held against a case, a partition and a reference at all (rules 6 and 8)."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from grpo.matrix.judge.evidence import Evidence
+from grpo.matrix.judge.verdict import Finding
+from grpo.matrix.schema import Case, Partition, Reference
+
+# What is left out changes neither what is computed nor how fast: where files go, when they are written, deadlines.
+_FREE = ("logger.", "checkpointing.", "cluster.worker_timeout_s", "grpo.seed")
+# How many parts of a version must agree.
+_PARTS = {"torch": 2, "vllm": 2, "megatron_core": 2, "cuda": 1, "driver": 1}
+_MIG_ON = "Enabled"
+_MEMORY = 0.03  # drivers keep more or less of it back
+
+
+def check_config(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[Finding]:
+    """The run must have trained what the case says; keys that only one of the versions knows do not count."""
+    wanted, had = dict(_flat(expected, "")), dict(_flat(found, ""))
+    if not had:
+        return [Finding(8, "config.yaml", "the run has no config.yaml: nothing says that it is of this case", None)]
+    differing = [
+        f"{key} = {had[key]!r}, and the case says {value!r}"
+        for key, value in wanted.items()
+        if key in had and had[key] != value and not key.startswith(_FREE)
+    ]
+    if not differing:
+        return []
+    more = f" (and {len(differing) - 3} more)" if len(differing) > 3 else ""
+    return [Finding(8, "config.yaml", f"the run is not of this case: {'; '.join(differing[:3])}{more}", None)]
+
+
+def check_nodes(evidence: Evidence, case: Case, partition: Partition) -> list[Finding]:
+    """The nodes must be the partition's: as many as the case has, with its GPUs."""
+    problems = []
+    if len(evidence.nodes) != case.nodes:
+        problems.append(f"nodes.json has {len(evidence.nodes)} nodes, and the case {case.nodes}")
+    for node in evidence.nodes:
+        problems += _node_problems(node, partition)
+    return [Finding(6, "nodes.json", problem, "infra") for problem in dict.fromkeys(problems)]
+
+
+def _node_problems(node: Mapping[str, Any], partition: Partition) -> Iterable[str]:
+    host, gpus = node.get("host"), node.get("gpus", [])
+    if len(gpus) != partition.gpus_per_node:
+        yield f"node {host} has {len(gpus)} GPUs, and the partition's nodes {partition.gpus_per_node}"
+    if partition.gpu is None:
+        return
+    for gpu in gpus:
+        name = str(gpu.get("name", "GPU without a name"))
+        if partition.gpu.name.lower() not in name.lower():
+            yield f"node {host} has a {name}, and the partition {partition.gpu.name}"
+        if "memory_mib" in gpu and abs(float(gpu["memory_mib"]) / 1024 / partition.gpu.memory_gib - 1) > _MEMORY:
+            yield f"node {host}: a GPU has {gpu['memory_mib']} MiB, and the partition's {partition.gpu.memory_gib} GiB"
+        if (gpu.get("mig") == _MIG_ON) != partition.gpu.mig:
+            yield f"node {host}: MIG is {gpu.get('mig')}"
+
+
+def check_stack(evidence: Evidence, reference: Reference) -> list[Finding]:
+    """The versions that figures depend on must be the reference's; a published row informs where they are not."""
+    if reference.source.kind == "none":
+        return []
+    differing = []
+    for name, wanted in reference.source.stack.model_dump().items():
+        had = evidence.stack.get(name)
+        if wanted is not None and (had is None or _version(had, name) != _version(wanted, name)):
+            differing.append(f"{name} {had or 'not recorded'}, the reference's {wanted}")
+    if not differing:
+        return []
+    informs = "the published row only informs" if reference.source.kind == "published" else "not judged: stack"
+    return [Finding(8, "stack", f"{informs} ({'; '.join(differing)})", None)]
+
+
+def _version(text: str, name: str) -> tuple[str, ...]:
+    return tuple(text.partition("+")[0].split(".")[: _PARTS[name]])
+
+
+def _flat(value: Any, prefix: str) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, below in value.items():
+            yield from _flat(below, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, value

@@ -1,0 +1,21 @@
+"""`matrices/budgets.yaml`: what a cadence may cost."""
+
+from pydantic import Field
+
+from grpo.config.schema.base import Section
+from grpo.matrix.schema.types import SchemaVersion
+
+
+class PerCadence(Section):
+    """Hours; a nightly run does what pull requests do and more, and so on: each counts its own cases alone."""
+
+    pr: float = Field(ge=0)
+    nightly: float = Field(ge=0)
+    weekly: float = Field(ge=0)
+    release: float = Field(ge=0)
+
+
+class Budgets(Section):
+    schema_version: SchemaVersion
+    gpu_hours: PerCadence = Field(description="of all cases of a cadence, each up to its time limit")
+    cpu_hours: PerCadence = Field(description="the same of cases without GPUs, in hours of a node")

@@ -1,0 +1,1 @@
+"""A case as a Slurm job: the script, its submission, the wait, and the verdict."""
