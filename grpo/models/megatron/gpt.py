@@ -118,7 +118,7 @@ class PolicyGPT(GPTModel):  # type: ignore[misc]
         hidden: Tensor = self.embedding(input_ids=input_ids, position_ids=positions)
         if self._padding_token is None or not torch.is_grad_enabled():
             return hidden
-        untrained = (input_ids == self._padding_token).T
+        untrained = (input_ids == self._padding_token).T.contiguous()  # so that the result is, as pipelines need
         if self.config.sequence_parallel:
             untrained = untrained.chunk(self.pg_collection.tp.size())[self.pg_collection.tp.rank()]
         return torch.where(untrained[..., None], hidden.detach(), hidden)
