@@ -156,10 +156,10 @@ class MegatronPolicy:
         sums: list[MetricSums] = []
 
         def head(micro: MegatronInputs, hidden: Tensor) -> Tensor:
-            if not micro.rows:
-                return hidden.sum() * 0.0
             with_entropy = self._options.entropy_coef != 0
             current = self._token_logprobs(self._trained.model, micro, hidden, with_entropy=with_entropy)
+            if not micro.rows:
+                return current.logprobs.sum()  # 0 of no token, with a gradient of 0 for every weight
             result = objective(_values(batch, micro, current, self._device), self._options, denominators)
             sums.append(result.metrics)
             return result.loss
@@ -279,10 +279,9 @@ class MegatronPolicy:
         result = torch.zeros(batch.tokens.numel(), dtype=torch.float32, device=self._device)
 
         def head(micro: MegatronInputs, hidden: Tensor) -> Tensor:
-            if micro.rows:
-                values = self._token_logprobs(model, micro, hidden, with_entropy=False).logprobs
-                if self._place.speaks:
-                    result[micro.trained.to(self._device)] = values.float()
+            values = self._token_logprobs(model, micro, hidden, with_entropy=False).logprobs
+            if self._place.speaks:
+                result[micro.trained.to(self._device)] = values.float()
             return hidden.new_zeros(())
 
         with self._on_device():
