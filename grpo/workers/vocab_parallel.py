@@ -30,8 +30,8 @@ def vocab_parallel_logprobs(
     """Log-probs of `targets` under softmax(hidden @ W.T / temperature), W being the ranks' `weight` one below another.
 
     hidden [N, H] of the compute dtype, the same on every rank of `group`; weight [V_local, H]: the rows of tokens
-    `first_token` onwards; targets [N] int64 in the whole vocabulary. Results are float32 (float64 where `hidden` is) and
-    the same on every rank. `group` None: this rank has every row.
+    `first_token` onwards; targets [N] int64 in the whole vocabulary. Results are float32, float64 where `hidden` is,
+    and the same on every rank. `group` None: this rank has every row.
 
     The gradient of `weight` is complete. That of `hidden` is this rank's part: the sum over the group is the gradient,
     which is what the backward pass of Megatron's copy and gather regions, or a DTensor of partial placement, makes of

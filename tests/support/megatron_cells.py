@@ -73,7 +73,7 @@ def _assert_equal_on_all_ranks(result):
 
 
 def refuse_nan(cell):
-    """An update whose gradient is not finite on one data parallel rank: what every rank says, and that nothing changed."""
+    """An update whose gradient is not finite on one data parallel rank: what is said, and that nothing changed."""
     warnings.simplefilter("ignore")
     policy, data = policy_of(cell), given(cell)
     policy.train(data)

@@ -48,7 +48,9 @@ def _world(
 ) -> Iterator[Any]:
     results = context.Queue()
     processes = [
-        context.Process(target=_rank, args=(rank, world, str(folder / "store"), function, list(cells), results), daemon=True)
+        context.Process(
+            target=_rank, args=(rank, world, str(folder / "store"), function, list(cells), results), daemon=True
+        )
         for rank in range(world)
     ]
     environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -81,7 +83,9 @@ def _collect(results: Any, answers: list[dict[int, Any]], index: int, world: int
     answers[of_cell][rank] = pickle.loads(value)  # noqa: S301 (of our own process); ranks may run ahead
 
 
-def _rank(rank: int, world: int, store: str, function: Callable[[Any], Any], cells: list[Any], results: Any) -> None:
+def _rank(  # noqa: PLR0917 (a process's arguments)
+    rank: int, world: int, store: str, function: Callable[[Any], Any], cells: list[Any], results: Any
+) -> None:
     import torch
     from torch import distributed as dist
 
@@ -96,7 +100,7 @@ def _rank(rank: int, world: int, store: str, function: Callable[[Any], Any], cel
             results.put((rank, index, pickle.dumps(value), None))  # whole: torch would send tensors as open files
         results.close()
         results.join_thread()
-    except BaseException:  # noqa: BLE001 (told to the test, whatever it is)
+    except BaseException:
         results.put((rank, index, None, traceback.format_exc()))
         results.close()
         results.join_thread()

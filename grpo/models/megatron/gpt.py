@@ -126,4 +126,8 @@ class PolicyGPT(GPTModel):  # type: ignore[misc]
     @property
     def output_weight(self) -> Tensor:
         """[V / tensor parallel size, H] on the last stage."""
-        return self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else self.output_layer.weight  # type: ignore[no-any-return]  # fmt: skip
+        weight = self.output_layer.weight
+        if self.share_embeddings_and_output_weights:
+            weight = self.shared_embedding_or_output_weight()
+        assert isinstance(weight, Tensor)
+        return weight

@@ -131,18 +131,24 @@ class QueryKeyValue:
     def local(self, source: Source, rank: int, size: int) -> Tensor:
         share = self.groups // size
         parts = [
-            _tensor(source[name][rank * share * rows : (rank + 1) * share * rows]).unflatten(0, (share, rows))
+            _grouped(_tensor(source[name][rank * share * rows : (rank + 1) * share * rows]), share)
             for name, rows in zip(self.names, self._rows, strict=True)
         ]
         return torch.cat(parts, 1).flatten(0, 1)
 
     def whole(self, parts: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
-        grouped = [part.unflatten(0, (self.groups // len(parts), sum(self._rows))) for part in parts]
-        for name, shares in zip(self.names, zip(*(each.split(self._rows, 1) for each in grouped), strict=True), strict=True):
+        grouped = [_grouped(part, self.groups // len(parts)) for part in parts]
+        for name, shares in zip(
+            self.names, zip(*(torch.split(each, list(self._rows), 1) for each in grouped), strict=True), strict=True
+        ):
             yield name, _joined([share.flatten(0, 1) for share in shares], 0)
 
 
-EMBEDDING, OUTPUT, FINAL_NORM = "embedding.word_embeddings.weight", "output_layer.weight", "decoder.final_layernorm.weight"
+EMBEDDING, OUTPUT, FINAL_NORM = (
+    "embedding.word_embeddings.weight",
+    "output_layer.weight",
+    "decoder.final_layernorm.weight",
+)
 
 
 def embedding_weight(shape: ModelShape) -> Weight:
@@ -187,16 +193,39 @@ def layer_weights(shape: ModelShape, layer: int, *, fused_norms: bool) -> dict[s
     if shape.qk_norm:
         weights["self_attention.q_layernorm.weight"] = Replicated(f"{attention}q_norm.weight")
         weights["self_attention.k_layernorm.weight"] = Replicated(f"{attention}k_norm.weight")
-    weights["self_attention.linear_proj.weight"] = Columns(f"{attention}o_proj.weight", shape.num_heads * shape.head_dim)
+    weights["self_attention.linear_proj.weight"] = Columns(
+        f"{attention}o_proj.weight", shape.num_heads * shape.head_dim
+    )
     weights[second] = Replicated(f"{prefix}post_attention_layernorm.weight")
     weights["mlp.linear_fc1.weight"] = GateUp(f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight", shape.ffn_hidden_size)
     weights["mlp.linear_fc2.weight"] = Columns(f"{mlp}down_proj.weight", shape.ffn_hidden_size)
     return weights
 
 
+def weight_shape(shape: ModelShape, name: str) -> tuple[int, ...]:
+    """Of a weight by its transformers name."""
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_query_groups * shape.head_dim
+    rows = {
+        "embed_tokens": shape.vocab_size, "lm_head": shape.vocab_size, "q_proj": queries, "k_proj": keys,
+        "v_proj": keys, "gate_proj": shape.ffn_hidden_size, "up_proj": shape.ffn_hidden_size,
+        "q_norm": shape.head_dim, "k_norm": shape.head_dim,
+    }  # fmt: skip
+    columns = {"o_proj": queries, "down_proj": shape.ffn_hidden_size}
+    *_, module, kind = name.split(".")
+    first = rows.get(module, shape.hidden_size)
+    if kind == "bias" or module.endswith("norm"):
+        return (first,)
+    return first, columns.get(module, shape.hidden_size)
+
+
 def _tensor(value: Any) -> Tensor:
     assert isinstance(value, Tensor)
     return value
+
+
+def _grouped(value: Tensor, groups: int) -> Tensor:
+    """[groups, rows of a group, ...]."""
+    return value.view(groups, -1, *value.shape[1:])
 
 
 def _joined(parts: Sequence[Tensor], dimension: int) -> Tensor:

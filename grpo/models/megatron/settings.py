@@ -67,7 +67,7 @@ def transformer_config(
         sequence_parallel=sizes.sequence_parallel,
         pipeline_dtype=dtype,
         variable_seq_lengths=pipelined,  # micro-batches differ in shape
-        moe_token_dispatcher_type="alltoall",  # there are no experts, but the default is refused with it
+        moe_token_dispatcher_type="alltoall",  # noqa: S106 (there are no experts, but the default is refused with it)
         deallocate_pipeline_outputs=pipelined,
         calculate_per_token_loss=True,
         recompute_granularity="full" if recompute else None,

@@ -88,7 +88,9 @@ def _check(config: Any) -> None:
     for name in ("attention_bias", "mlp_bias", "use_sliding_window", "attention_dropout"):
         value = getattr(config, name, None)
         if value:
-            raise ModelError(f"config.json has {name} {value}, which the Megatron-Core model lacks; it must be 0 or false")
+            raise ModelError(
+                f"config.json has {name} {value}, which the Megatron-Core model lacks; it must be 0 or false"
+            )
     if config.hidden_act != "silu":
         raise ModelError(f"config.json has hidden_act {config.hidden_act!r}; the Megatron-Core model has silu")
 

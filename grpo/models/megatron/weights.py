@@ -30,7 +30,8 @@ class SafetensorsFolder(Mapping[str, Any]):
         for path in paths:
             try:
                 file = safe_open(path, framework="pt", device="cpu")
-                self._files |= dict.fromkeys(file.keys(), file)
+                names: list[str] = file.keys()  # type: ignore[no-untyped-call]
+                self._files |= dict.fromkeys(names, file)
             except (OSError, SafetensorError) as error:
                 raise ModelError(f"{path}: not a safetensors file that can be read: {error}") from error
 
@@ -51,3 +52,8 @@ def dtype_is_wide(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.dtype in {torch.float32, torch.float64}
     return value.get_dtype() not in NARROW
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Of a tensor or slice."""
+    return tuple(value.shape if isinstance(value, torch.Tensor) else value.get_shape())

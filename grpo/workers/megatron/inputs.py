@@ -1,4 +1,4 @@
-"""One micro-batch as Megatron's model takes it: sequence first, and a width that the tensor parallel ranks can share."""
+"""One micro-batch as Megatron's model takes it, of a width that the tensor parallel ranks can share."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class TrainedStage:
         return held.detach().view(-1), slice(extent.start, extent.end)
 
     def _held(self, parameter: nn.Parameter) -> Tensor | None:
-        """What the inner optimizer updates for a parameter: itself, its float32 copy, or this rank's shard of either."""
+        """What the inner optimizer updates for a parameter: itself, its float32 copy, or the shard of either here."""
         own: Tensor | None = getattr(parameter, "main_param", None)
         if own is not None:
             return own
@@ -161,7 +161,11 @@ class TrainedStage:
     def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """Adam's state of a parameter, the tensors being the live ones; empty before the first update."""
         held = self._held(parameter)
-        return {} if held is None else {name: value for name, value in self._inner.state.get(held, {}).items() if name in MOMENTS}
+        return (
+            {}
+            if held is None
+            else {name: value for name, value in self._inner.state.get(held, {}).items() if name in MOMENTS}
+        )
 
     def set_moments(self, parameter: nn.Parameter, values: dict[str, Tensor]) -> None:
         """Replace Adam's state of a parameter; empty forgets it."""

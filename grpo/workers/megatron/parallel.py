@@ -11,6 +11,7 @@ from datetime import timedelta
 import torch
 from megatron.core import parallel_state, tensor_parallel
 from torch import distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from grpo.errors import ConfigError
 from grpo.models.megatron.settings import ParallelSizes
@@ -18,7 +19,7 @@ from grpo.models.megatron.settings import ParallelSizes
 
 @dataclass(frozen=True)
 class Place:
-    """This rank among the tensor (TP), pipeline (PP) and data (DP) parallel ranks."""
+    """Of a rank among the tensor (TP), pipeline (PP) and data (DP) parallel ranks."""
 
     tensor_rank: int
     pipeline_rank: int
@@ -61,9 +62,7 @@ def join(sizes: ParallelSizes, device: torch.device, *, seed: int) -> Place:
     """
     if not dist.is_initialized():
         backend = "gloo" if device.type == "cpu" else "nccl"
-        dist.init_process_group(
-            backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(minutes=10)
-        )
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timedelta(minutes=10))
     world, copy = dist.get_world_size(), sizes.tensor * sizes.pipeline
     if world % copy:
         raise ConfigError(

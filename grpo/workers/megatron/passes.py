@@ -52,9 +52,10 @@ def predictor_states(hidden: Tensor, micro: MegatronInputs, place: Place) -> Ten
     if place.sizes.sequence_parallel:
         hidden = gather_from_sequence_parallel_region(hidden)
         return hidden.flatten(0, 1).index_select(0, micro.predictors)
-    return copy_to_tensor_model_parallel_region(hidden.flatten(0, 1).index_select(0, micro.predictors))  # type: ignore[no-any-return]
+    chosen = hidden.flatten(0, 1).index_select(0, micro.predictors)
+    return copy_to_tensor_model_parallel_region(chosen)  # type: ignore[no-any-return]
 
 
 def _loss(head: Head, micro: MegatronInputs, hidden: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """As Megatron's schedules want it: the loss, a count that `calculate_per_token_loss` makes them add up, a report."""
+    """As Megatron's schedules want it: the loss, a count that `calculate_per_token_loss` adds up, a report."""
     return head(micro, hidden), torch.zeros((), dtype=torch.int, device=hidden.device), {}

@@ -14,7 +14,7 @@ from torch import distributed as dist
 from grpo.algorithm.metrics import MetricSums
 from grpo.algorithm.objective import Denominators, TokenValues, objective
 from grpo.batching.batch import Batch
-from grpo.batching.micro_batches import MicroBatch, Planning, plan_micro_batches, round_up
+from grpo.batching.micro_batches import MicroBatch, Planning, plan_micro_batches
 from grpo.config.schema import Config
 from grpo.errors import ConfigError
 from grpo.models.loading import load_model, load_model_config
@@ -29,7 +29,7 @@ from grpo.workers.megatron.compat import check_version
 from grpo.workers.megatron.cpu_shim import megatron_on_cpu
 from grpo.workers.megatron.inputs import MegatronInputs, idle_inputs, megatron_inputs
 from grpo.workers.megatron.optimizer import TrainedStage
-from grpo.workers.megatron.parallel import Place, join
+from grpo.workers.megatron.parallel import join
 from grpo.workers.megatron.passes import predictor_states, run
 from grpo.workers.megatron.shares import balanced_shards
 from grpo.workers.megatron.state import load_masters, load_state, state
@@ -233,7 +233,7 @@ class MegatronPolicy:
         return model, weights
 
     def _micros(self, batch: Batch, needed: Tensor, how: Planning) -> list[MegatronInputs]:
-        """This data parallel rank's micro-batches; one idle one where it has no sequence."""
+        """The micro-batches of this data parallel rank; one idle one where it has no sequence."""
         multiple = self._place.sizes.tensor if self._place.sizes.sequence_parallel else 1
         rows = needed.nonzero()[:, 0].tolist()
         lengths = needed[rows].tolist()
@@ -304,8 +304,8 @@ class MegatronPolicy:
         self._trained.zero_grad()
         raise FloatingPointError(
             f"update {self.weight_version + 1}: the gradient norm is {norm} over {trained_tokens} trained tokens at "
-            f"learning rate {learning_rate:g}; {len(names)} parameters of this rank have gradients that are not finite, "
-            f"first {names[:3]}; the weights are unchanged"
+            f"learning rate {learning_rate:g}; {len(names)} parameters of this rank have gradients that are not "
+            f"finite, first {names[:3]}; the weights are unchanged"
         )
 
 

@@ -6,7 +6,6 @@ Imports Megatron-Core: import this module only where it is installed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,49 +50,34 @@ def load_state(trained: TrainedStage, weights: StageWeights, tensors: Mapping[st
     odd = sorted(set(tensors) ^ expected)
     if odd:
         raise CheckpointError(f"the checkpoint is of another model: {len(odd)} names differ, first {odd[0]}")
-    loaded = []
+    plain = {name.removeprefix(MODEL_PREFIX): each for name, each in tensors.items() if name.startswith(MODEL_PREFIX)}
+    sources = {"": plain} | {moment: _moment(tensors, moment, names) for moment in (MOMENTS if has_moments else ())}
+    for name, *_ in masters:
+        for moment in sources.keys() - {"step"}:
+            weights.check_shapes(name, sources[moment], CheckpointError)
     for name, parameter, master, _ in masters:
         weight = weights.weights[name]
-        value = _fused(weight, tensors, "model.{}", parameter.shape)
-        moments = {
-            moment: _fused(weight, tensors, f"optimizer.{{}}.{moment}", parameter.shape).flatten().view(master.shape)
-            if moment != "step"
-            else tensors[f"{OPTIMIZER_PREFIX}{weight.names[0]}.step"]
-            for moment in (MOMENTS if has_moments else ())
-        }
-        loaded.append((parameter, master, value, moments))
-    for parameter, master, value, moments in loaded:
+        value = weight.local(plain, 0, 1)
         master.copy_(value.flatten())
         parameter.copy_(value)
-        # A copy for each: a step tensor that two parameters share would count twice.
-        copies = {
-            moment: each.detach().to(master.device, torch.float32, copy=True).reshape(_held_shape(trained, parameter, moment))
-            for moment, each in moments.items()
-        }
+        moments = {moment: weight.local(sources[moment], 0, 1) for moment in sources.keys() & {"exp_avg", "exp_avg_sq"}}
+        held = trained.held_shape(parameter)
+        # A copy for each parameter: a step tensor that two share would count twice.
+        copies = {key: _copy(each, master.device).view(held) for key, each in moments.items()}
+        if has_moments:
+            copies["step"] = _copy(sources["step"][weight.names[0]], master.device)
         trained.set_moments(parameter, copies)
 
 
-def _held_shape(trained: TrainedStage, parameter: torch.nn.Parameter, moment: str) -> torch.Size:
-    return torch.Size() if moment == "step" else trained.held_shape(parameter)
+def _moment(tensors: Mapping[str, Tensor], moment: str, names: list[str]) -> dict[str, Tensor]:
+    return {name: tensors[f"{OPTIMIZER_PREFIX}{name}.{moment}"] for name in names}
+
+
+def _copy(value: Tensor, device: torch.device) -> Tensor:
+    return value.detach().to(device, torch.float32, copy=True)
 
 
 def _split(weight: Weight, moment: str, value: Tensor, shape: torch.Size) -> list[tuple[str, Tensor]]:
     if moment == "step":  # one for each, as though they were updated apart
         return [(name, value.clone()) for name in weight.names]
     return list(weight.whole([value.view(shape)]))
-
-
-def _fused(weight: Weight, tensors: Mapping[str, Tensor], pattern: str, shape: torch.Size) -> Tensor:
-    source: dict[str, Any] = {name: tensors[pattern.format(name)] for name in weight.names}
-    try:
-        value = weight.local(source, 0, 1)
-    except (RuntimeError, IndexError) as error:
-        raise _of_another_shape(weight, source) from error
-    if value.shape != shape:
-        raise _of_another_shape(weight, source)
-    return value
-
-
-def _of_another_shape(weight: Weight, source: Mapping[str, Tensor]) -> CheckpointError:
-    shapes = ", ".join(f"{name} has shape {list(source[name].shape)} there" for name in weight.names)
-    return CheckpointError(f"the checkpoint is of another model: {shapes}, which this model has no place for")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from grpo.errors import ModelError
+from grpo.errors import GrpoError, ModelError
 from grpo.models.megatron.gpt import PolicyGPT
 from grpo.models.megatron.names import (
     EMBEDDING,
@@ -22,8 +22,10 @@ from grpo.models.megatron.names import (
     final_norm,
     layer_weights,
     output_weight,
+    weight_shape,
 )
 from grpo.models.megatron.shape import ModelShape
+from grpo.models.megatron.weights import shape_of
 from grpo.workers.megatron.parallel import Place, stage_layers
 
 
@@ -54,20 +56,22 @@ class StageWeights:
         return weights
 
     def read(self, name: str, source: Source) -> Tensor:
-        """This rank's part of a parameter, in the dtype of `source`.
+        """The part of a parameter that this rank has, in the dtype of `source`.
 
         Raises:
             ModelError: the weights are of another shape than the model.
         """
-        sizes = self._place.sizes
-        value = self.weights[name].local(source, self._place.tensor_rank, sizes.tensor)
-        expected = self._parameters[name].shape
-        if value.shape != expected:
-            raise ModelError(
-                f"{', '.join(self.weights[name].names)}: {list(value.shape)} of it is for tensor parallel rank "
-                f"{self._place.tensor_rank}, but config.json makes that {list(expected)}"
-            )
-        return value
+        self.check_shapes(name, source, ModelError)
+        return self.weights[name].local(source, self._place.tensor_rank, self._place.sizes.tensor)
+
+    def check_shapes(self, name: str, source: Source, error: type[GrpoError]) -> None:
+        """Raise `error` if a weight that a parameter is made of has another shape than in this model."""
+        for hf_name in self.weights[name].names:
+            given, expected = shape_of(source[hf_name]), weight_shape(self._shape, hf_name)
+            if given != expected:
+                raise error(
+                    f"weights of another model: {hf_name} has shape {list(given)} there and {list(expected)} here"
+                )
 
     @torch.no_grad()
     def load(self, source: Source) -> None:
@@ -110,25 +114,11 @@ class StageWeights:
                 assert held is not None
                 yield name, held[index][1]
                 continue
-            tensor = torch.empty(self._whole_shape(name), **made) if held is None else held[index][1].contiguous()
+            tensor = (
+                torch.empty(weight_shape(self._shape, name), **made) if held is None else held[index][1].contiguous()
+            )
             dist.broadcast(tensor, group_src=stage, group=group)
             yield name, tensor
-
-    def _whole_shape(self, name: str) -> tuple[int, ...]:
-        shape = self._shape
-        queries, keys = shape.num_heads * shape.head_dim, shape.num_query_groups * shape.head_dim
-        rows = {
-            "embed_tokens": shape.vocab_size, "lm_head": shape.vocab_size, "q_proj": queries, "k_proj": keys,
-            "v_proj": keys, "o_proj": shape.hidden_size, "gate_proj": shape.ffn_hidden_size,
-            "up_proj": shape.ffn_hidden_size, "down_proj": shape.hidden_size, "q_norm": shape.head_dim,
-            "k_norm": shape.head_dim,
-        }  # fmt: skip
-        columns = {"o_proj": queries, "down_proj": shape.ffn_hidden_size}
-        *_, module, kind = name.split(".")
-        first = rows.get(module, shape.hidden_size)
-        if kind == "bias" or module.endswith("norm"):
-            return (first,)
-        return first, columns.get(module, shape.hidden_size)
 
 
 def _mark(parameter: torch.nn.Parameter, weight: Weight) -> None:
