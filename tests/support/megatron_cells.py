@@ -1,6 +1,8 @@
 """What a rank of the Megatron parity tests runs. Importing it imports Megatron-Core."""
 
+import functools
 import warnings
+from unittest import mock
 
 import torch
 from torch import distributed as dist
@@ -10,6 +12,7 @@ from tests.support.policy import random_batch, tiny_config, tiny_model
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from grpo.models.megatron.shape import ModelShape
+    from grpo.workers.megatron import optimizer
     from grpo.workers.megatron.policy import MegatronPolicy
 
 STEPS = 3
@@ -39,7 +42,10 @@ def policy_of(cell):
     resolved = config(cell)
     needs = resolved.loss_fn.reference_policy_kl_penalty != 0
     shape = ModelShape.of(model(cell).config)
-    return MegatronPolicy(shape, weights, resolved, reference=weights if needs else None)
+    # Megatron's own 40 million parameters a bucket would make one bucket of the model, and nothing would overlap.
+    buckets = functools.partial(optimizer.DistributedDataParallelConfig, bucket_size=100)
+    with mock.patch.object(optimizer, "DistributedDataParallelConfig", buckets):
+        return MegatronPolicy(shape, weights, resolved, reference=weights if needs else None)
 
 
 def given(cell):
