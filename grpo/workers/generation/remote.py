@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from grpo.config.schema import Config
-from grpo.rollout.trajectory import Completion
 from grpo.workers.generation.local import make_local_generator
 from grpo.workers.groups.ray_worker import STOP_SECONDS, RayWorker
-from grpo.workers.protocol import SamplingParams
+from grpo.workers.protocol import Completion, SamplingParams
 
 
 @dataclass(frozen=True)
