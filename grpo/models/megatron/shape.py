@@ -58,6 +58,18 @@ class ModelShape:
             padding_token=config.pad_token_id,
         )
 
+    @property
+    def matrix_parameters(self) -> int:
+        """Weights that every token is multiplied with, those of the output among them."""
+        attention = 2 * self.hidden_size * (self.num_heads + self.num_query_groups) * self.head_dim
+        layer = attention + 3 * self.hidden_size * self.ffn_hidden_size
+        return self.num_layers * layer + self.vocab_size * self.hidden_size
+
+    @property
+    def attention_width(self) -> int:
+        """Layers x heads x head size."""
+        return self.num_layers * self.num_heads * self.head_dim
+
     def padded_vocab_size(self, tensor_parallel: int) -> int:
         """Rows of the embedding with those that make it a multiple of the tensor parallel size."""
         return -(-self.vocab_size // tensor_parallel) * tensor_parallel

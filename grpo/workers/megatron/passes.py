@@ -11,10 +11,7 @@ from typing import Any
 
 import torch
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel import (
-    copy_to_tensor_model_parallel_region,
-    gather_from_sequence_parallel_region,
-)
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor, nn
 
 from grpo.workers.megatron.inputs import MegatronInputs
@@ -48,12 +45,10 @@ def run(module: nn.Module, micros: Sequence[MegatronInputs], head: Head, place: 
 
 
 def predictor_states(hidden: Tensor, micro: MegatronInputs, place: Place) -> Tensor:
-    """[N, H] on every tensor parallel rank, from the last stage's output. Its gradients are summed over these ranks."""
+    """[N, H] on every tensor parallel rank, from the last stage's output. Each rank is to have the whole gradient."""
     if place.sizes.sequence_parallel:
-        hidden = gather_from_sequence_parallel_region(hidden)
-        return hidden.flatten(0, 1).index_select(0, micro.predictors)
-    chosen = hidden.flatten(0, 1).index_select(0, micro.predictors)
-    return copy_to_tensor_model_parallel_region(chosen)  # type: ignore[no-any-return]
+        hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
+    return hidden.flatten(0, 1).index_select(0, micro.predictors)
 
 
 def _loss(head: Head, micro: MegatronInputs, hidden: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

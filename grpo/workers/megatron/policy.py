@@ -15,6 +15,7 @@ from grpo.algorithm.metrics import MetricSums
 from grpo.algorithm.objective import Denominators, TokenValues, objective
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch, Planning, plan_micro_batches
+from grpo.batching.sharding import sequence_work, split_by_work
 from grpo.config.schema import Config
 from grpo.errors import ConfigError
 from grpo.models.loading import load_model, load_model_config
@@ -31,15 +32,14 @@ from grpo.workers.megatron.inputs import MegatronInputs, idle_inputs, megatron_i
 from grpo.workers.megatron.optimizer import TrainedStage
 from grpo.workers.megatron.parallel import join
 from grpo.workers.megatron.passes import predictor_states, run
-from grpo.workers.megatron.shares import balanced_shards
 from grpo.workers.megatron.state import load_masters, load_state, state
 from grpo.workers.megatron.transfer import StageWeights
 from grpo.workers.policy.forward import needed_lengths
 from grpo.workers.policy.options import needs_reference, objective_options, planning
 from grpo.workers.policy.schedule import learning_rate_factor
-from grpo.workers.policy.token_logprobs import TokenLogprobs
+from grpo.workers.policy.token_logprobs import TokenLogprobs, token_logprobs
+from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
 from grpo.workers.protocol import UpdateResult
-from grpo.workers.vocab_parallel import vocab_parallel_logprobs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -237,8 +237,9 @@ class MegatronPolicy:
         multiple = self._place.sizes.tensor if self._place.sizes.sequence_parallel else 1
         rows = needed.nonzero()[:, 0].tolist()
         lengths = needed[rows].tolist()
-        work = [length * (1 + length / (12 * self._shape.hidden_size)) for length in lengths]
-        mine = balanced_shards(work, self._place.data_size)[self._place.data_rank]
+        cost = {"parameters": self._shape.matrix_parameters, "attention_width": self._shape.attention_width}
+        work = [sequence_work(length, **cost) for length in lengths]
+        mine = split_by_work(work, self._place.data_size)[self._place.data_rank]
         plan = plan_micro_batches([lengths[each] for each in mine], how)
         if not plan:
             return [idle_inputs(self._device, multiple=multiple)]
@@ -260,17 +261,18 @@ class MegatronPolicy:
         weight = model.output_weight
         if model is self._trained.model:
             self._trained.await_weight(weight)
+        states = predictor_states(hidden, micro, self._place)
+        settings: Any = {
+            "temperature": self._policy_config.generation.temperature,
+            "chunk_size": self._policy_config.logprob_chunk_size,
+            "with_entropy": with_entropy,
+        }
+        if self._place.sizes.tensor == 1:
+            return token_logprobs(states, weight, micro.targets, **settings)
         first = self._place.tensor_rank * weight.shape[0]
-        return vocab_parallel_logprobs(
-            predictor_states(hidden, micro, self._place),
-            weight[: self._shape.vocab_size - first],  # without the rows that pad the vocabulary
-            micro.targets,
-            first_token=first,
-            group=self._place.tensor_group,
-            temperature=self._policy_config.generation.temperature,
-            chunk_size=self._policy_config.logprob_chunk_size,
-            with_entropy=with_entropy,
-        )
+        own = weight[: self._shape.vocab_size - first]  # without the rows that pad the vocabulary
+        group = self._place.tensor_group
+        return vocabulary_parallel_logprobs(states, own, micro.targets, first_row=first, group=group, **settings)
 
     def _batch_logprobs(self, module: torch.nn.Module, model: PolicyGPT, batch: Batch) -> Tensor:
         needed = needed_lengths(batch)

@@ -24,6 +24,15 @@ def test_what_the_families_differ_in():
     assert llama.padding_token == 0
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_counts_are_those_of_transformers(kind):
+    model = tiny_model(kind, tied=False)
+    matrices = sum(each.numel() for each in model.parameters() if each.ndim == 2)
+    shape = ModelShape.of(model.config)
+    assert shape.matrix_parameters == matrices - model.model.embed_tokens.weight.numel()
+    assert shape.attention_width == 2 * 4 * 8
+
+
 def test_rotary_frequencies_are_those_of_the_formula():
     plain = ModelShape.of(tiny_model().config).rotary_frequencies
     torch.testing.assert_close(plain, torch.tensor([10000.0 ** (-i / 4) for i in range(4)]))
