@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.small_run import small
+from tests.support.small_run import run_small
 
 
 def losses(folder):
@@ -14,20 +14,17 @@ def losses(folder):
 
 @pytest.mark.timeout(300)
 def test_both_backends_take_the_same_steps_and_megatron_resumes(tmp_path):
-    from grpo.trainer.run import train
-
     backends = {
         "dtensor": [],
         "megatron": ["policy.dtensor_cfg.enabled=false", "policy.megatron_cfg.enabled=true"],
     }
     for name, overrides in backends.items():
-        train(small(tmp_path / name, "grpo.max_num_steps=3", *overrides), fresh=False, quiet=True, command=[])
+        run_small(tmp_path / name, "grpo.max_num_steps=3", *overrides)
     ours, theirs = (losses(tmp_path / name) for name in ("megatron", "dtensor"))
     assert ours.keys() == theirs.keys()
     assert len(ours) == 3
     for step in ours:
         assert ours[step] == pytest.approx(theirs[step], rel=1e-3, abs=1e-5)
     for steps in (2, 3):
-        run = small(tmp_path / "resumed", f"grpo.max_num_steps={steps}", *backends["megatron"])
-        train(run, fresh=False, quiet=True, command=[])
+        run_small(tmp_path / "resumed", f"grpo.max_num_steps={steps}", *backends["megatron"])
     assert losses(tmp_path / "resumed") == ours
