@@ -152,6 +152,20 @@ class CheckpointManager:
             raise CheckpointError(f"none of the checkpoints in {self.directory} can be loaded:\n{reasons}")
         return LatestLoad(None, ())
 
+    def prepare(self) -> None:
+        """Make the directory, and know before the first step whether it can be written.
+
+        Raises CheckpointError naming it if it cannot be made or written, or another process saves there.
+        """
+        try:
+            with self._writing():
+                self._tidy()
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write checkpoints to {self.directory}: {error.strerror or error}; "
+                "checkpointing.checkpoint_dir, or else logger.log_dir, must be a folder that can be written"
+            ) from error
+
     def clean(self) -> None:
         """Delete what kills left behind and finish a replacement that one interrupted, as every save does first."""
         if self.directory.is_dir():

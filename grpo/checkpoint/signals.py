@@ -31,8 +31,13 @@ class StopRequest:
         self._previous: dict[signal.Signals, Any] = {}
 
     def defer(self) -> None:
-        """From now on note signals instead of raising; raises Interrupted if one has come."""
+        """From now on note signals instead of raising; raises Interrupted if one has come.
+
+        Takes the signals back from a library that claimed them in the meantime, as Ray does when it starts.
+        """
         self._at_once = False
+        for number in self._previous:
+            signal.signal(number, self._handle)
         if self.requested is not None:
             raise Interrupted(self.requested)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from grpo.errors import TelemetryError
+from grpo.errors import GrpoError, TelemetryError
 from grpo.telemetry import lock, manifest
 from grpo.telemetry.environment import describe_environment, describe_node, git_state, grpo_version, this_process
 from grpo.telemetry.events import EventKind
@@ -215,9 +215,10 @@ class RunDirectory:
         if error is None:
             self.finish("completed")
         elif isinstance(error, KeyboardInterrupt):
-            self.finish("stopped", reason="interrupted", exit_code=130)
+            self.finish("stopped", reason=str(error) or "interrupted", exit_code=130)
         else:
-            self.finish("failed", reason=f"{type(error).__name__}: {error}", exit_code=1)
+            code = error.exit_code if isinstance(error, GrpoError) else 1
+            self.finish("failed", reason=f"{type(error).__name__}: {error}", exit_code=code)
 
 
 def _number(name: str, value: Any) -> float | int | None:

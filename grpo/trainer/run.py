@@ -66,6 +66,8 @@ def train(
         restarted = not fresh and start == 0 and config.checkpointing.enabled and _ended_early(directory)
         run = stack.enter_context(_open(prepared, directory, start, fresh=fresh or restarted, command=command))
         run.start_log()
+        if checkpoints is not None:
+            checkpoints.prepare()
         console = stack.enter_context(
             RunConsole(max_steps=config.grpo.max_num_steps, first_step=start + 1, chance=prepared.chance, quiet=quiet)
         )

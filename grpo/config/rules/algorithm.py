@@ -133,15 +133,7 @@ def reward_scaling(config: Config) -> Iterator[Conflict]:
         )
 
 
-def stop_window(config: Config) -> Iterator[Conflict]:
-    if config.grpo.stop_at_reward is not None and config.grpo.stop_window > config.grpo.max_num_steps:
-        yield Conflict(
-            ("grpo.stop_at_reward", "grpo.stop_window", "grpo.max_num_steps"),
-            "the run ends before the window is full; the window must be at most the number of steps",
-        )
-
-
 RULES: tuple[Rule, ...] = (
     group_size, updates_per_step, gspo_aggregation, dual_clip, norm_length, kl_in_reward, correction_bounds,
-    reward_shaping, reward_scaling, stop_window,
+    reward_shaping, reward_scaling,
 )  # fmt: skip

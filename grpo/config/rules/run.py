@@ -28,22 +28,6 @@ def env_names(config: Config) -> Iterator[Conflict]:
             )
 
 
-def validation_set(config: Config) -> Iterator[Conflict]:
-    if config.data.validation is not None:
-        return
-    wanted = {
-        "grpo.val_period": config.grpo.val_period > 0,
-        "grpo.val_at_start": config.grpo.val_at_start,
-        "grpo.val_at_end": config.grpo.val_at_end,
-    }
-    keys = tuple(key for key, on in wanted.items() if on)
-    if keys:
-        yield Conflict(
-            ("data.validation", *keys),
-            "there is no validation set: name one, or set val_period to 0 and the others to false",
-        )
-
-
 def schedule(config: Config) -> Iterator[Conflict]:
     scheduler, decay = config.policy.scheduler, "policy.scheduler.decay"
     steps, floor = "policy.scheduler.decay_steps", "policy.scheduler.min_lr_ratio"
@@ -71,7 +55,7 @@ def checkpoint_metric(config: Config) -> Iterator[Conflict]:
         )
 
 
-RULES: tuple[Rule, ...] = (env_names, validation_set, schedule, betas, checkpoint_metric)
+RULES: tuple[Rule, ...] = (env_names, schedule, betas, checkpoint_metric)
 
 
 def notes(config: Config) -> Iterator[str]:
@@ -81,11 +65,17 @@ def notes(config: Config) -> Iterator[str]:
     for name in config.env:
         if name not in used:
             yield f"env.{name} scores no dataset; leave it out with ~env.{name}"
-    if data.validation is not None and not (
-        config.grpo.val_period or config.grpo.val_at_start or config.grpo.val_at_end
-    ):
+    validates = config.grpo.val_period or config.grpo.val_at_start or config.grpo.val_at_end
+    if data.validation is None and validates:
+        yield "there is no validation set (data.validation), so that nothing is validated"
+    if data.validation is not None and not validates:
         yield "data.validation is never used: grpo.val_period is 0, val_at_start and val_at_end are false"
     checkpointing, name = config.checkpointing, config.checkpointing.metric_name
     top = checkpointing.enabled and checkpointing.keep_top_k > 0
     if top and data.validation is None and name.startswith("validation/"):
         yield f"checkpointing.keep_top_k keeps none: without a validation set there is no {name}"
+    if config.grpo.stop_at_reward is not None and config.grpo.stop_window > config.grpo.max_num_steps:
+        yield (
+            f"grpo.stop_at_reward has no effect: the run ends after grpo.max_num_steps={config.grpo.max_num_steps}, "
+            f"before grpo.stop_window={config.grpo.stop_window} is full"
+        )

@@ -26,7 +26,8 @@ class ParallelContext:
     def create(cls, policy: Policy, device_type: str) -> ParallelContext | None:
         """The mesh over the initialised default process group; None where there is none, or it has one rank.
 
-        `device_type` is "cpu" (gloo) or "cuda" (nccl). All ranks must call it at once: it makes process groups.
+        `device_type` is "cpu" (gloo) or "cuda" (nccl, each process on its own `torch.cuda.set_device`). All ranks must
+        call it at once: it makes process groups. Their time-out is that of the default group.
 
         Raises:
             ConfigError: the ranks do not divide, or the settings ask for what this backend does not do.

@@ -78,3 +78,11 @@ def test_once_deferred_a_signal_is_noted():
         stop.defer()
         signal.raise_signal(signal.SIGTERM)
         assert stop.requested == "SIGTERM"
+
+
+def test_deferring_takes_a_signal_back_from_a_library():
+    with StopRequest(at_once=True) as stop:
+        signal.signal(signal.SIGTERM, lambda *_: pytest.fail("the library's handler ran"))
+        stop.defer()
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.requested == "SIGTERM"

@@ -28,7 +28,6 @@ CONFLICTS = [
     ("tiny", "grpo.reward_shaping.enabled=true grpo.reward_shaping.max_response_length=200", ["policy.generation.max_new_tokens = 2"], "long enough"),
     ("tiny", "grpo.reward_scaling.enabled=true grpo.reward_scaling.source_max=0", ["grpo.reward_scaling.source_min", "grpo.reward_scaling.source_max"], "below"),
     ("tiny", "grpo.reward_scaling.enabled=true grpo.reward_scaling.target_max=0", ["grpo.reward_scaling.target_min", "grpo.reward_scaling.target_max"], "differ"),
-    ("tiny", "grpo.stop_at_reward=.9 grpo.max_num_steps=5", ["grpo.stop_at_reward", "grpo.stop_window = 20", "grpo.max_num_steps = 5"], "at most"),
     ("tiny", "policy.generation.temperature=0", ["policy.generation.temperature = 0.0"], "above 0; greedy completions are for policy.generation.validation.temperature"),
     ("tiny", "policy.generation.temperature=-1", ["policy.generation.temperature = -1.0"], "above 0"),
     ("tiny", "policy.generation.top_p=.9", ["policy.generation.top_p = 0.9"], "valid: 1"),
@@ -71,8 +70,6 @@ CONFLICTS = [
     ("tiny", "data.default.env_name=exact_mach", ['data.train.env_name = "exact_mach" (derived from data.default.env_name)'], "did you mean exact_match?"),
     ("tiny", "data.default.env_name=null env.other.verifier=a:b", ["data.train.env_name = null", "data.default.env_name = null"], "exact_match, other"),
     ("tiny", "~env.exact_match", ["env = a mapping"], "at least one"),
-    ("tiny", "data.validation=null", ["data.validation = null", "grpo.val_period = 10"], "no validation set"),
-    ("tiny", "data.validation=null grpo.val_period=0 grpo.val_at_start=true", ["data.validation = null", "grpo.val_at_start = true"], "no validation set"),
     ("tiny", "policy.scheduler.decay=cosine", ['policy.scheduler.decay = "cosine"', "policy.scheduler.decay_steps = null"], "number of updates"),
     ("tiny", "policy.scheduler.decay_steps=5", ['policy.scheduler.decay = "constant"', "policy.scheduler.decay_steps = 5"], "nothing decays"),
     ("tiny", "policy.scheduler.min_lr_ratio=.1", ["policy.scheduler.min_lr_ratio = 0.1"], "nothing decays"),
@@ -113,7 +110,7 @@ VALID = [
     ("tiny", "policy.train_global_batch_size=256 loss_fn.force_on_policy_ratio=false"),
     ("tiny", "policy.generation.validation.top_p=.9 policy.generation.validation.temperature=.7"),
     ("tiny", "policy.generation.max_new_tokens=16"),
-    ("tiny", "data.validation=null grpo.val_period=0 grpo.val_at_start=false grpo.val_at_end=false"),
+    ("tiny", "data.validation=null"),
     ("tiny", "policy.scheduler.decay=linear policy.scheduler.decay_steps=5 policy.scheduler.min_lr_ratio=.1"),
     ("tiny", "data.default.env_name=null"),
     ("tiny", "policy.dtensor_cfg.enabled=false policy.megatron_cfg.enabled=true"),
@@ -162,4 +159,11 @@ def test_what_has_no_effect_is_noted():
     )
     assert load_config("tiny", overrides[1:]).notes == (
         "data.validation is never used: grpo.val_period is 0, val_at_start and val_at_end are false",
+    )
+    assert load_config("tiny", overrides[:1]).notes == (
+        "there is no validation set (data.validation), so that nothing is validated",
+        "checkpointing.keep_top_k keeps none: without a validation set there is no validation/accuracy",
+    )
+    assert load_config("tiny", ["grpo.max_num_steps=5"]).notes == (
+        "grpo.stop_at_reward has no effect: the run ends after grpo.max_num_steps=5, before grpo.stop_window=20 is full",
     )

@@ -76,14 +76,20 @@ def test_a_metric_that_is_no_number_is_named(tmp_path, value):
 
 
 @pytest.mark.parametrize(
-    ("error", "state", "code"), [(OSError("boom"), "failed", 1), (KeyboardInterrupt(), "stopped", 130)]
+    ("error", "state", "code", "reason"),
+    [
+        (OSError("boom"), "failed", 1, "OSError: boom"),
+        (TelemetryError("boom"), "failed", 2, "TelemetryError: boom"),
+        (KeyboardInterrupt(), "stopped", 130, "interrupted"),
+        (KeyboardInterrupt("SIGINT"), "stopped", 130, "SIGINT"),
+    ],
 )
-def test_an_exception_is_the_outcome(tmp_path, error, state, code):
+def test_an_exception_is_the_outcome(tmp_path, error, state, code, reason):
     with pytest.raises(type(error)), start(tmp_path / "run") as run:
         raise error
     record = read_run(run.path).manifest
     assert (record.state, record.exit_code) == (state, code)
-    assert record.reason == ("OSError: boom" if state == "failed" else "interrupted")
+    assert record.reason == reason
 
 
 def test_the_first_outcome_counts(tmp_path):

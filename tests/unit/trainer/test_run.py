@@ -236,3 +236,15 @@ def test_prompts_without_an_informative_group_at_the_end_still_close_the_run(tmp
     ).outcome  # fmt: skip
     assert (outcome.reason, outcome.steps, outcome.saved) == ("epochs", 3, True)
     assert [event["step"] for event in read_run(tmp_path / "run").events if event["kind"] == "validation"] == [0, 3]
+
+
+def test_a_checkpoint_folder_that_cannot_be_made_is_known_before_the_first_step(tmp_path, monkeypatch):
+    from grpo.checkpoint import files
+
+    def read_only(path):
+        raise OSError(30, "Read-only file system", str(path))
+
+    monkeypatch.setattr(files, "make_folder", read_only)
+    monkeypatch.setattr(loop.Trainer, "run", lambda *_: pytest.fail("it started"))
+    with pytest.raises(CheckpointError, match=r"cannot write checkpoints to .*elsewhere: Read-only file system"):
+        run_small(tmp_path / "run", f"checkpointing.checkpoint_dir={tmp_path}/elsewhere")
