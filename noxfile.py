@@ -99,10 +99,11 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
-    """Write the generated pages: docs/configuration.md."""
+    """Write what is generated: docs/configuration.md and the table of docs/planning.md."""
     page = "from grpo.config.reference import markdown; print(markdown(), end='')"
     with (ROOT / "docs" / "configuration.md").open("w") as out:
         session.run(str(environment(session, "core") / "python"), "-c", page, external=True, stdout=out)
+    session.run(str(environment(session, "core") / "python"), "-m", "benchmarks.planned_rows", external=True)
 
 
 @nox.session

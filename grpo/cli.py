@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
+from grpo.planning.resident import Resident
 
 if TYPE_CHECKING:
     from grpo.checkpoint.signals import StopRequest
@@ -92,6 +93,37 @@ def fetch(
     if not items:
         typer.echo("nothing to fetch: everything that this recipe needs is on this machine or ships with the package")
     fetch_items(items, typer.echo, update=update)
+
+
+@app.command()
+def plan(  # noqa: PLR0917 (typer's options have no order)
+    arguments: Arguments = None,
+    config: ConfigOption = None,
+    partition: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="the machines: a shipped name, or a YAML file of rates")
+    ] = "h100-80g",
+    completion_tokens: Annotated[
+        float | None,
+        typer.Option(help="mean length of a completion; default: a quarter of the most that may be generated"),
+    ] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="length of a prompt")] = 128,
+    length_shape: Annotated[
+        float, typer.Option(help="tail of the lengths: 1 exponential, above 1 lighter, below 1 heavier")
+    ] = 1.0,
+    resident: Annotated[
+        Resident, typer.Option(help="what of the policy stays on the GPUs while a colocated engine generates")
+    ] = Resident.NONE,
+    as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
+) -> None:
+    """Say what a recipe takes of memory and time, for any number of GPUs, before it is run. Exit 2: it does not fit."""
+    from grpo.planning.command import run_plan
+    from grpo.planning.plan import Assumptions
+
+    recipe, overrides = _recipe(arguments, config)
+    run_plan(
+        _resolve(recipe, overrides), recipe, overrides, partition_name=partition, as_json=as_json,
+        assumptions=Assumptions(prompt_tokens, completion_tokens, length_shape, resident), console=Console(),
+    )  # fmt: skip
 
 
 @app.command()

@@ -1,0 +1,177 @@
+"""Bytes on the fullest GPU in each phase, by what holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from grpo.planning.activations import (
+    Activations,
+    head_gradient_bytes,
+    logit_chunk_bytes,
+    scoring_activations,
+    training_activations,
+)
+from grpo.planning.engine import EngineMemory
+from grpo.planning.parameters import (
+    layer_elements,
+    outer_elements,
+    sharded_elements,
+    stage_elements,
+)
+from grpo.planning.resident import Resident
+from grpo.planning.setting import FLOAT32, Setting
+from grpo.workers.policy.options import needs_reference
+from grpo.workers.policy.token_logprobs import default_chunk_size
+
+BUCKET_BYTES = 1 << 30  # of a refit; two exist at a time
+MOMENTS = 2 * FLOAT32
+
+
+@dataclass(frozen=True)
+class PolicyState:
+    """Bytes of one rank between micro-batches."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    reference: float  # 0 without a KL term
+    gathered: float  # whole parameters that sharded ones are gathered into for a layer's work
+    gathered_gradients: float  # whole gradients before they are reduced
+
+
+@dataclass(frozen=True)
+class PhaseMemory:
+    """One GPU in one phase. `gpus` says which: in a separate placement trainer and engine have their own."""
+
+    phase: str
+    gpus: Literal["training", "generation", "all"]
+    bytes: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        return sum(self.bytes.values())
+
+
+def policy_state(setting: Setting, stage: int) -> PolicyState:
+    """What the policy and its reference take on a rank of pipeline stage `stage`.
+
+    DTensor: float32 masters, gradients and two moments, divided over all ranks of a copy and over its copies (FSDP2);
+    one process alone has a rounded copy of the masters instead of gathering; with one copy of the model nothing that
+    is gathered is given back within a pass. Megatron: parameters in the compute dtype and float32 gradients on every
+    rank of a copy, masters and moments divided over the copies.
+    """
+    model, parallel, c = setting.model, setting.parallel, setting.compute_bytes
+    kept = needs_reference(setting.config)
+    if parallel.backend == "megatron":
+        held = stage_elements(model, parallel, stage)
+        masters = FLOAT32 if c != FLOAT32 else 0
+        optimizer = (masters + MOMENTS) * -(-held // parallel.data)
+        return PolicyState(c * held, FLOAT32 * held, optimizer, c * held * kept, 0, 0)
+    held = sharded_elements(model, parallel.tensor, parallel.data)
+    masters, reference = FLOAT32 * held, c * held * kept
+    if parallel.ranks == 1:
+        rounded = c * held if c != FLOAT32 else 0
+        return PolicyState(masters + rounded, masters, MOMENTS * held, reference, 0, 0)
+    layer, outer = layer_elements(model, parallel.tensor), outer_elements(model, parallel.tensor)
+    layers = 2 if parallel.data > 1 else model.dimensions.layers  # the next one is gathered while one computes
+    gathered = c * (outer + layers * layer)
+    gradients = c * outer + (c + FLOAT32) * layer
+    if parallel.cpu_offload:
+        return PolicyState(0, 0, 0, reference, gathered, gradients)
+    return PolicyState(masters, masters, MOMENTS * held, reference, gathered, gradients)
+
+
+def phase_memory(setting: Setting, engine: EngineMemory) -> list[PhaseMemory]:
+    """Every phase's fullest GPU. In a separate placement nothing is ever offloaded and `resident` is not asked."""
+    stages = [_stage_phases(setting, engine, stage) for stage in range(setting.parallel.pipeline)]
+    return [max(phases, key=lambda each: each.total) for phases in zip(*stages, strict=True)]
+
+
+def _stage_phases(setting: Setting, engine: EngineMemory, stage: int) -> list[PhaseMemory]:
+    state = policy_state(setting, stage)
+    training, scoring = _training_bytes(setting, state, stage), _scoring_bytes(setting, state, stage)
+    sampling = {"engine weights": engine.weights, "engine workspace": engine.workspace, "kv cache": engine.kv_cache}
+    refit = {"parameters": state.parameters, "refit buckets": _export_bytes(setting)}
+    stays = _staying(state, setting.resident if setting.colocated else Resident.ALL)
+    process = setting.partition.process_bytes.value
+    if not setting.colocated:
+        own = {"processes": process}
+        return [
+            PhaseMemory("refit", "training", own | stays | refit),
+            PhaseMemory("generation", "generation", own | sampling),
+            PhaseMemory("logprobs", "training", own | stays | scoring),
+            PhaseMemory("policy_training", "training", own | stays | training),
+        ]
+    one_process = setting.parallel.ranks == 1 and setting.config.cluster.launcher == "in_process"
+    always = {"processes": process * (1 if one_process else 2)} | stays
+    awake = sampling if setting.resident == Resident.ALL else {}
+    return [
+        PhaseMemory("refit", "all", always | refit | {"engine weights": engine.weights} | awake),
+        PhaseMemory("generation", "all", always | sampling),
+        PhaseMemory("logprobs", "all", always | scoring | awake),
+        PhaseMemory("policy_training", "all", always | training | awake),
+    ]
+
+
+def _staying(state: PolicyState, resident: Resident) -> dict[str, float]:
+    if resident == Resident.NONE:
+        return {}
+    if resident == Resident.OPTIMIZER:
+        return {"optimizer": state.optimizer}
+    return {"parameters": state.parameters, "optimizer": state.optimizer, "reference": state.reference}
+
+
+def stage_activations(setting: Setting, stage: int) -> Activations:
+    """Of the largest micro-batches that may occur, as many as are in flight on this stage (1F1B)."""
+    parallel, workload, layers = setting.parallel, setting.workload, setting.model.dimensions.layers
+    an_update = max(1, workload.training.micro_batches // workload.updates)
+    return training_activations(
+        setting.model.dimensions, parallel, workload.train_cap, layers=layers // parallel.pipeline,
+        in_flight=min(parallel.pipeline - stage, an_update), compute_bytes=setting.compute_bytes,
+        packed=setting.config.policy.sequence_packing.enabled,
+    )  # fmt: skip
+
+
+def _training_bytes(setting: Setting, state: PolicyState, stage: int) -> dict[str, float]:
+    d, parallel = setting.model.dimensions, setting.parallel
+    activations = stage_activations(setting, stage)
+    logits = 0.0
+    if stage == setting.last_stage:
+        chunk = min(chunk_tokens(setting), setting.workload.train_cap)
+        logits = logit_chunk_bytes(d, parallel, chunk, setting.compute_bytes) + head_gradient_bytes(d, parallel)
+    return {
+        "parameters": state.parameters,
+        "gradients": state.gradients,
+        "optimizer": state.optimizer,
+        "gathered": state.gathered + state.gathered_gradients,
+        "activations": activations.kept + activations.transient,
+        "logits": logits,
+    }
+
+
+def _scoring_bytes(setting: Setting, state: PolicyState, stage: int) -> dict[str, float]:
+    d, parallel, c = setting.model.dimensions, setting.parallel, setting.compute_bytes
+    chunk = min(chunk_tokens(setting), setting.workload.score_cap)
+    return {
+        "parameters": state.parameters,
+        "reference": state.reference,
+        "gathered": state.gathered,
+        "activations": scoring_activations(d, parallel, setting.workload.score_cap, c),
+        "logits": chunk * d.vocab / parallel.tensor * (c + FLOAT32) if stage == setting.last_stage else 0.0,
+    }
+
+
+def _export_bytes(setting: Setting) -> float:
+    """Two buckets, or the largest whole tensor where that is more, of which one is gathered at a time."""
+    d = setting.model.dimensions
+    return max(2.0 * BUCKET_BYTES, float(setting.compute_bytes * max(d.head_weights, d.hidden * d.intermediate)))
+
+
+def chunk_tokens(setting: Setting) -> int:
+    """Tokens whose logits exist at once."""
+    local = -(-setting.model.dimensions.vocab // setting.parallel.tensor)
+    return setting.config.policy.logprob_chunk_size or default_chunk_size(local, torch.device("cuda"))

@@ -1,0 +1,123 @@
+"""What to change in a configuration that does not fit, found by planning again with each change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from grpo.config.schema import Config
+from grpo.errors import ConfigError
+from grpo.planning.memory import chunk_tokens
+from grpo.planning.plan import Plan
+
+Attempt = Callable[[Sequence[str]], Plan]  # plans the recipe with further overrides; ConfigError: not allowed
+Family = tuple[str, ...]  # values of one key as overrides, the nearest to the present value first
+
+_MAX_NODES = 64
+_SMALLEST_CHUNK = 128
+
+
+@dataclass(frozen=True)
+class Change:
+    """Overrides that make a configuration fit, and what it is then."""
+
+    overrides: tuple[str, ...]
+    plan: Plan
+
+
+def changes_that_fit(plan: Plan, attempt: Attempt) -> list[Change]:
+    """The nearest value of each key that alone makes it fit, smallest change first; else the first pair of two keys.
+
+    Small is, in this order: what costs only time (recomputing, smaller micro-batches and chunks, the engine's share),
+    other parallel degrees on the same GPUs, more GPUs.
+    """
+    families = list(_families(plan))
+    alone = [found for family in families if (found := _first(((one,) for one in family), attempt)) is not None]
+    if alone:
+        return alone
+    pairs = (
+        (one, other)
+        for at, family in enumerate(families)
+        for before in families[:at]
+        for one, other in product(before, family)
+    )
+    found = _first(pairs, attempt)
+    return [] if found is None else [found]
+
+
+def _first(candidates: Iterator[tuple[str, ...]], attempt: Attempt) -> Change | None:
+    for overrides in candidates:
+        try:
+            plan = attempt(overrides)
+        except ConfigError:  # the change breaks a rule of the configuration: not one to propose
+            continue
+        if plan.fits:
+            return Change(overrides, plan)
+    return None
+
+
+def _families(plan: Plan) -> Iterator[Family]:
+    config = plan.setting.config
+    policy, cluster = config.policy, config.cluster
+    parallel = plan.setting.parallel
+    megatron = parallel.backend == "megatron"
+    section = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
+    if not parallel.recompute:
+        yield (f"{section}.activation_checkpointing=true",)
+    if parallel.tensor > 1 and not parallel.sequence_parallel:
+        yield (f"{section}.sequence_parallel=true",)
+    yield from _micro_batches(config)
+    chunk = chunk_tokens(plan.setting)
+    yield _set("policy.logprob_chunk_size", _halved(chunk, _SMALLEST_CHUNK))
+    vllm = policy.generation.vllm_cfg
+    share = vllm.gpu_memory_utilization
+    shares = sorted((at / 20 for at in range(2, 20)), key=lambda each: (abs(each - share), each))
+    yield _set("policy.generation.vllm_cfg.gpu_memory_utilization", [f"{each:g}" for each in shares if each != share])
+    yield _set("policy.generation.vllm_cfg.max_num_seqs", _halved(plan.engine.max_sequences, 32))
+    node = cluster.gpus_per_node
+    yield _set("policy.generation.vllm_cfg.tensor_parallel_size", _doubled(vllm.tensor_parallel_size, node))
+    tensor = "tensor_model_parallel_size" if megatron else "tensor_parallel_size"
+    yield _set(f"{section}.{tensor}", _doubled(parallel.tensor, node))
+    if megatron:
+        yield _set(
+            f"{section}.pipeline_model_parallel_size", _doubled(parallel.pipeline, plan.setting.model.dimensions.layers)
+        )
+    if cluster.num_nodes == 1:
+        yield _set("cluster.gpus_per_node", _doubled(node, int(plan.setting.partition.gpus_per_node.value)))
+    yield _set("cluster.num_nodes", _doubled(cluster.num_nodes, _MAX_NODES))
+
+
+def _micro_batches(config: Config) -> Iterator[Family]:
+    policy = config.policy
+    for section, cfg in (
+        ("policy.sequence_packing", policy.sequence_packing),
+        ("policy.dynamic_batching", policy.dynamic_batching),
+    ):
+        if cfg.enabled:
+            for name, rows in (("train_mb_tokens", cfg.train_mb_tokens), ("logprob_mb_tokens", cfg.logprob_mb_tokens)):
+                assert rows is not None, "filled in when the configuration was resolved"
+                yield _set(f"{section}.{name}", _halved(rows, policy.max_total_sequence_length))
+            return
+    yield _set("policy.train_micro_batch_size", _halved(policy.train_micro_batch_size, 1))
+    yield _set("policy.logprob_batch_size", _halved(policy.logprob_batch_size, 1))
+
+
+def _set(key: str, values: Sequence[int | str]) -> Family:
+    return tuple(f"{key}={value}" for value in values)
+
+
+def _halved(value: int, least: int) -> list[int]:
+    found = []
+    while value // 2 >= least:
+        value //= 2
+        found.append(value)
+    return found
+
+
+def _doubled(value: int, most: int) -> list[int]:
+    found = []
+    while value * 2 <= most:
+        value *= 2
+        found.append(value)
+    return found

@@ -1,0 +1,58 @@
+import pytest
+
+from grpo.planning.repair import changes_that_fit
+
+
+@pytest.fixture
+def repair(planned):
+    def find(recipe, *overrides):
+        plan = planned(recipe, *overrides)
+        assert not plan.fits
+        changes = changes_that_fit(plan, lambda further: planned(recipe, *overrides, *further))
+        for change in changes:
+            again = planned(recipe, *overrides, *change.overrides)
+            assert again.fits
+            assert again.memory == change.plan.memory
+        return [change.overrides for change in changes]
+
+    return find
+
+
+def test_long_sequences_need_recomputing_first_of_all(repair):
+    found = repair("grpo_math_8b", "policy.max_total_sequence_length=16384")
+    assert found[0] == ("policy.dtensor_cfg.activation_checkpointing=true",)
+    assert ("policy.dtensor_cfg.tensor_parallel_size=4",) in found
+    assert all(len(each) == 1 for each in found)
+
+
+def test_megatron_without_sequence_parallel(repair):
+    overrides = ("policy.megatron_cfg.sequence_parallel=false", "policy.max_total_sequence_length=8192")
+    found = repair("grpo_math_70b_megatron", *overrides)
+    assert found[0] == ("policy.megatron_cfg.activation_checkpointing=true",)
+
+
+def test_large_micro_batches_are_made_smaller(repair):
+    found = repair(
+        "grpo_math_8b", "policy.dtensor_cfg.activation_checkpointing=true", "policy.train_micro_batch_size=128"
+    )
+    assert found[0] == ("policy.sequence_packing.train_mb_tokens=65536",)
+
+
+def test_the_engines_share_is_moved_no_further_than_it_must(repair):
+    found = repair("grpo_math_70b", "policy.generation.vllm_cfg.gpu_memory_utilization=0.4")
+    assert found[0] == ("policy.generation.vllm_cfg.gpu_memory_utilization=0.5",)
+    assert ("policy.generation.vllm_cfg.tensor_parallel_size=8",) in found
+
+
+def test_more_gpus_are_the_last_resort(repair):
+    assert repair("grpo_math_8b", "cluster.gpus_per_node=1")[0] == ("cluster.gpus_per_node=4",)
+
+
+def test_two_keys_where_no_single_one_is_enough(repair):
+    overrides = ("cluster.gpus_per_node=2", "policy.generation.vllm_cfg.gpu_memory_utilization=0.2")
+    assert repair("grpo_math_8b_megatron", *overrides) == [
+        (
+            "policy.megatron_cfg.activation_checkpointing=true",
+            "policy.generation.vllm_cfg.gpu_memory_utilization=0.25",
+        )
+    ]
