@@ -28,6 +28,7 @@ ALIASES: Mapping[str, Alias] = MappingProxyType({
 })  # fmt: skip
 
 _ONE_OPTIMIZER = "both backends take policy.optimizer and policy.scheduler"
+_DDP = "policy.megatron_cfg.distributed_data_parallel_config"
 _FIXED = "the backend chooses it; there is nothing to set"
 
 # Keys that exist there and not here, by the longest prefix that is found.
@@ -43,10 +44,16 @@ HINTS: Mapping[str, str] = MappingProxyType({
     "policy.optimizer.kwargs.fused": _FIXED,
     "policy.megatron_cfg.optimizer.lr": "use policy.optimizer.kwargs.lr",
     "policy.megatron_cfg.optimizer.clip_grad": "use policy.max_grad_norm",
+    "policy.megatron_cfg.optimizer.use_distributed_optimizer": (
+        f"use {_DDP}.use_distributed_optimizer"
+    ),
     "policy.megatron_cfg.optimizer": _ONE_OPTIMIZER,
     "policy.megatron_cfg.scheduler.lr_warmup_iters": "use policy.scheduler.warmup_steps",
     "policy.megatron_cfg.scheduler": _ONE_OPTIMIZER,
-    "policy.megatron_cfg.distributed_data_parallel_config": _FIXED,
+    f"{_DDP}.grad_reduce_in_fp32": "gradients are always summed in float32",
+    f"{_DDP}.average_in_collective": "gradients are summed, never averaged",
+    f"{_DDP}.use_custom_fsdp": _FIXED,
+    f"{_DDP}.data_parallel_sharding_strategy": _FIXED,
     "policy.megatron_cfg.pipeline_dtype": "policy.precision is the one precision",
     "policy.megatron_cfg.converter_type": "the converter follows from the model's architecture",
     "policy.megatron_cfg.empty_unused_memory_level": _FIXED,

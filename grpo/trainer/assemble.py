@@ -24,7 +24,7 @@ from grpo.trainer.loop import Parts, StepObserver
 from grpo.trainer.prepare import Prepared, train_sampling, validation_sampling
 from grpo.trainer.supported import device_of
 from grpo.workers.generation.factory import make_generator
-from grpo.workers.policy.dtensor import DTensorPolicy
+from grpo.workers.policy.factory import make_policy
 from grpo.workers.protocol import Generator
 
 _VOLATILE = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache")
@@ -46,7 +46,7 @@ def assembled(
     with ExitStack() as stack:
         generator = make_generator(config, prepared.model_path)
         stack.callback(generator.shutdown)
-        policy = DTensorPolicy.from_config(config)
+        policy = make_policy(config)
         scorer = Scorer(
             rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping
         )

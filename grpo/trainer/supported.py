@@ -23,7 +23,7 @@ def check_runnable(config: Config) -> None:
     asked = _beyond_one_process(config)
     if asked:
         raise ConfigError(
-            "this version trains in one process with the PyTorch backend on at most one GPU; the recipe asks for "
+            "this version trains in one process on at most one GPU; the recipe asks for "
             + ", ".join(asked)
             + ". Such a recipe can be resolved and printed (grpo config) but not trained yet."
         )
@@ -40,7 +40,8 @@ def _beyond_one_process(config: Config) -> list[str]:
     if world_size(config) > 1:
         asked.append(f"cluster.num_nodes={cluster.num_nodes} x cluster.gpus_per_node={cluster.gpus_per_node}")
     if policy.megatron_cfg.enabled:
-        asked += _changed(policy.megatron_cfg, "policy.megatron_cfg", can_run=())
+        can_run = ("enabled", "activation_checkpointing", "distributed_data_parallel_config")
+        asked += _changed(policy.megatron_cfg, "policy.megatron_cfg", can_run=can_run)
     if policy.dtensor_cfg.enabled:
         asked += _changed(policy.dtensor_cfg, "policy.dtensor_cfg", can_run=("activation_checkpointing",))
     if not generation.colocated.enabled:

@@ -106,6 +106,22 @@ def sequence_parallel(config: Config) -> Iterator[Conflict]:
             )
 
 
+def megatron_overlap(config: Config) -> Iterator[Conflict]:
+    megatron = config.policy.megatron_cfg
+    parallel, section = megatron.distributed_data_parallel_config, f"{_MEGATRON}.distributed_data_parallel_config"
+    if not megatron.enabled or not parallel.overlap_param_gather:
+        return
+    for name, value in (
+        ("use_distributed_optimizer", parallel.use_distributed_optimizer),
+        ("overlap_grad_reduce", parallel.overlap_grad_reduce),
+    ):
+        if not value:
+            yield Conflict(
+                (f"{section}.overlap_param_gather", f"{section}.{name}"),
+                "the distributed optimizer's shares are gathered bucket by bucket: set both true, or the first false",
+            )
+
+
 def sequence_multiple(config: Config) -> Iterator[Conflict]:
     given, needed = config.policy.make_sequence_length_divisible_by, sequence_divisor(config, needed=True)
     if given is not None and given % needed:
@@ -137,6 +153,6 @@ def micro_batch_tokens(config: Config) -> Iterator[Conflict]:
 
 
 RULES: tuple[Rule, ...] = (
-    one_backend, cpu_run, resources, training_layout, engine_layout, sequence_parallel, sequence_multiple, one_batching,
-    micro_batch_tokens,
+    one_backend, cpu_run, resources, training_layout, engine_layout, sequence_parallel, megatron_overlap,
+    sequence_multiple, one_batching, micro_batch_tokens,
 )  # fmt: skip

@@ -30,6 +30,18 @@ class DTensorCfg(Section):
     cpu_offload: bool = False
 
 
+class DistributedDataParallelCfg(Section):
+    """Megatron-Core's data parallelism. Gradients are summed in float32 whatever the precision."""
+
+    use_distributed_optimizer: bool = Field(
+        True, description="masters and optimizer state are shared out over the data parallel ranks"
+    )
+    overlap_grad_reduce: bool = Field(False, description="sum gradients while the backward pass goes on")
+    overlap_param_gather: bool = Field(
+        False, description="gather updated parameters while the next forward pass goes on; distributed optimizer only"
+    )
+
+
 class MegatronCfg(Section):
     """The Megatron-Core backend."""
 
@@ -39,6 +51,7 @@ class MegatronCfg(Section):
     context_parallel_size: int = Field(1, gt=0)
     sequence_parallel: bool = False
     activation_checkpointing: bool = False
+    distributed_data_parallel_config: DistributedDataParallelCfg = DistributedDataParallelCfg()
 
 
 class DynamicBatching(Section):

@@ -51,6 +51,9 @@ def test_aliases_lead_to_keys_and_neither_they_nor_hints_hide_one():
 
 
 def test_hints_go_by_the_longest_prefix():
+    assert hint_for("policy.megatron_cfg.distributed_data_parallel_config.grad_reduce_in_fp32") == (
+        "gradients are always summed in float32"
+    )
     assert hint_for("policy.megatron_cfg.optimizer.lr") == "use policy.optimizer.kwargs.lr"
     assert (
         hint_for("policy.megatron_cfg.optimizer.min_lr") == "both backends take policy.optimizer and policy.scheduler"

@@ -156,7 +156,17 @@ def test_a_run_without_a_checkpoint_is_not_overwritten(tmp_path):
         (["data.max_input_seq_length=3"], DataError, "the longest .* with 8"),
         (["env.exact_match.verifier=nothing.here:f"], RewardError, "nothing.here"),
         (["cluster.gpus_per_node=1", "cluster.cpu_threads=null"], ConfigError, "torch finds no CUDA GPU"),
-        (["policy.megatron_cfg.enabled=true", "policy.dtensor_cfg.enabled=false"], ConfigError, "policy.megatron_cfg"),
+        (
+            [
+                "policy.megatron_cfg.enabled=true",
+                "policy.dtensor_cfg.enabled=false",
+                "cluster.gpus_per_node=2",
+                "cluster.cpu_threads=null",
+                "policy.megatron_cfg.tensor_model_parallel_size=2",
+            ],
+            ConfigError,
+            "policy.megatron_cfg.tensor_model_parallel_size=2",
+        ),
     ],
 )
 def test_bad_input_is_an_error_before_a_run_directory_exists(tmp_path, overrides, error, message):

@@ -1,0 +1,1 @@
+"""The policy worker on Megatron-Core: tensor, pipeline, sequence and data parallelism."""

@@ -1,0 +1,30 @@
+"""The attention between queries, keys and values of Megatron's own layers: causal, packed sequences kept apart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+
+from grpo.models.megatron.gpt import PackedRow
+from grpo.workers.policy.attention import PackedBounds, causal_attention
+
+
+class CausalAttention(nn.Module):
+    """Built by Megatron with its TransformerConfig. Megatron's own attention refuses packed sequences."""
+
+    def __init__(self, config: Any, *_: Any, softmax_scale: float | None = None, **__: Any) -> None:
+        super().__init__()
+        assert config.context_parallel_size == 1, "context parallelism needs Transformer Engine"
+        self._scale = 1.0 / math.sqrt(config.kv_channels) if softmax_scale is None else softmax_scale
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: PackedRow | None = None, **__: Any
+    ) -> Tensor:
+        """[W, R, heads, D] -> [W, R, heads x D]."""
+        packed = packed_seq_params
+        bounds = None if packed is None else PackedBounds(packed.lengths, packed.cu_seqlens_q)
+        q, k, v = (each.permute(1, 2, 0, 3) for each in (query, key, value))
+        attended, _mask = causal_attention(self, q, k, v, None, scaling=self._scale, packed=bounds)
+        return attended.transpose(0, 1).flatten(2)

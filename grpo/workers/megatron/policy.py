@@ -1,0 +1,355 @@
+"""The Megatron-Core policy worker. Imports Megatron-Core: import this module only where it is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from grpo.algorithm.metrics import MetricSums
+from grpo.algorithm.objective import Denominators, TokenValues, objective
+from grpo.batching.batch import Batch
+from grpo.batching.micro_batches import MicroBatch, Planning, plan_micro_batches
+from grpo.batching.sharding import sequence_work, split_by_work
+from grpo.config.schema import Config
+from grpo.errors import ConfigError
+from grpo.models.loading import load_model, load_model_config
+from grpo.models.locate import locate_model
+from grpo.models.megatron.gpt import PolicyGPT, layer_specs, transformer_engine_usable
+from grpo.models.megatron.names import Source
+from grpo.models.megatron.settings import ParallelSizes, transformer_config
+from grpo.models.megatron.shape import ModelShape
+from grpo.models.megatron.weights import SafetensorsFolder, dtype_is_wide
+from grpo.workers.megatron.attention import CausalAttention
+from grpo.workers.megatron.compat import check_version
+from grpo.workers.megatron.cpu_shim import megatron_on_cpu
+from grpo.workers.megatron.inputs import MegatronInputs, idle_inputs, megatron_inputs
+from grpo.workers.megatron.optimizer import TrainedStage
+from grpo.workers.megatron.parallel import join
+from grpo.workers.megatron.passes import predictor_states, run
+from grpo.workers.megatron.state import load_masters, load_state, state
+from grpo.workers.megatron.transfer import StageWeights
+from grpo.workers.policy.forward import needed_lengths
+from grpo.workers.policy.options import needs_reference, objective_options, planning
+from grpo.workers.policy.schedule import learning_rate_factor
+from grpo.workers.policy.token_logprobs import TokenLogprobs, token_logprobs
+from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
+from grpo.workers.protocol import UpdateResult
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class MegatronPolicy:
+    """`grpo.workers.protocol.Policy` on each rank of torch.distributed's default group, or in one process without it.
+
+    Every rank calls the same methods with the same, whole batch, takes its share of the sequences, and gets the same
+    result. `weight_version` is the number of updates done: it names the weights, and places the learning rate on its
+    schedule.
+    """
+
+    def __init__(
+        self, shape: ModelShape, source: Source, config: Config, *, reference: Source | None = None, device: str = "cpu"
+    ) -> None:
+        """`source` and `reference` hold weights under transformers names; each rank reads its own parts of them.
+
+        Raises:
+            ConfigError: Megatron-Core is missing, or the ranks cannot be divided as asked.
+            ModelError: the model cannot be divided as asked, or a weight is missing or of another shape.
+        """
+        check_version()
+        assert (reference is not None) == needs_reference(config), "a reference policy is there for a KL term only"
+        policy, megatron = config.policy, config.policy.megatron_cfg
+        if megatron.context_parallel_size > 1:
+            raise ConfigError(
+                f"policy.megatron_cfg.context_parallel_size={megatron.context_parallel_size}: context parallelism is "
+                "not supported; set 1"
+            )
+        sizes = ParallelSizes(
+            megatron.tensor_model_parallel_size, megatron.pipeline_model_parallel_size, megatron.sequence_parallel
+        )
+        shape.check_layout(tensor_parallel=sizes.tensor, pipeline_parallel=sizes.pipeline)
+        self.weight_version = 0
+        self._shape, self._policy_config = shape, policy
+        self._device = _device(device)
+        self._dtype = DTYPES[policy.precision]
+        self._options = objective_options(config)
+        self._train_planning = planning(policy, training=True)
+        self._logprob_planning = planning(policy, training=False)
+        self._engine = transformer_engine_usable(self._device)
+        with self._on_device():
+            self._place = join(sizes, self._device, seed=config.grpo.seed)
+            model, weights = self._stage(source, recompute=megatron.activation_checkpointing)
+            self._weights = weights
+            self._trained = TrainedStage(
+                model,
+                distributed=megatron.distributed_data_parallel_config,
+                adamw=policy.optimizer.kwargs,
+                max_grad_norm=policy.max_grad_norm,
+            )
+            if self._dtype != torch.float32 and any(dtype_is_wide(source[name]) for name in _first(source)):
+                load_masters(self._trained, weights, source)
+            self._reference = None
+            if reference is not None:
+                self._reference = self._stage(reference, recompute=False)[0].requires_grad_(requires_grad=False)
+
+    @classmethod
+    def from_config(cls, config: Config) -> MegatronPolicy:
+        """Read the model, and the reference policy where the KL penalty is not zero, part by part from its folder.
+
+        Raises:
+            ConfigError: a GPU is asked for and there is none, or as the constructor.
+            ModelError: the folder is missing, unreadable or of an unsupported architecture.
+        """
+        policy = config.policy
+        folder = locate_model(policy.model_name, policy.model_revision)
+        shape = ModelShape.of(load_model_config(folder))
+        source: Source = SafetensorsFolder(folder) if not policy.random_weights else _random(folder, config)
+        on_gpu = config.cluster.gpus_per_node > 0
+        if on_gpu and not torch.cuda.is_available():
+            raise ConfigError(
+                f"cluster.gpus_per_node is {config.cluster.gpus_per_node} but torch finds no GPU; 0 runs on the CPU"
+            )
+        reference = source if needs_reference(config) else None
+        return cls(shape, source, config, reference=reference, device="cuda" if on_gpu else "cpu")
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next update."""
+        schedule = self._policy_config.scheduler
+        return self._policy_config.optimizer.kwargs.lr * learning_rate_factor(
+            self.weight_version,
+            warmup_steps=schedule.warmup_steps,
+            decay=schedule.decay,
+            decay_steps=schedule.decay_steps,
+            min_ratio=schedule.min_lr_ratio,
+        )
+
+    def logprobs(self, batch: Batch) -> Tensor:
+        """[T] float32 on the CPU, 0 where the mask is false; the same on every rank."""
+        return self._batch_logprobs(self._trained.module, self._trained.model, batch)
+
+    def reference_logprobs(self, batch: Batch) -> Tensor:
+        """The same under the reference policy."""
+        assert self._reference is not None, "no reference policy: loss_fn.reference_policy_kl_penalty is 0"
+        return self._batch_logprobs(self._reference, self._reference, batch)
+
+    def train(self, batch: Batch) -> UpdateResult:
+        """One update on the whole batch. A batch without trained tokens changes nothing, the schedule included.
+
+        Raises:
+            FloatingPointError: the gradient norm is not finite, on every rank. Weights and optimizer are those before
+                the call.
+        """
+        needed = needed_lengths(batch)
+        trained_tokens, learning_rate = int(batch.mask.sum()), self.learning_rate
+        if trained_tokens == 0:
+            return UpdateResult({"loss": 0.0, "grad_norm": 0.0, "learning_rate": learning_rate}, trained_tokens=0)
+        assert batch.advantages is not None, "training needs advantages"
+        on_policy = self._options.force_on_policy_ratio
+        assert (batch.old_logprobs is None) == on_policy, "old log-probs are given exactly without the on-policy ratio"
+        denominators = Denominators(tokens=float(trained_tokens), sequences=float((needed > 0).sum()))
+        sums: list[MetricSums] = []
+
+        def head(micro: MegatronInputs, hidden: Tensor) -> Tensor:
+            with_entropy = self._options.entropy_coef != 0
+            current = self._token_logprobs(self._trained.model, micro, hidden, with_entropy=with_entropy)
+            if not micro.rows:
+                return current.logprobs.sum()  # 0 of no token, with a gradient of 0 for every weight
+            result = objective(_values(batch, micro, current, self._device), self._options, denominators)
+            sums.append(result.metrics)
+            return result.loss
+
+        with self._on_device():
+            micros = self._micros(batch, needed, self._train_planning)
+            self._trained.zero_grad()
+            run(self._trained.module, micros, head, self._place, train=True)
+            norm = self._trained.clip()
+            if not math.isfinite(norm):
+                self._refuse_gradients(norm, learning_rate, trained_tokens)
+            self._trained.step(learning_rate)
+            totals, efficiency = self._of_all_ranks(sums, micros, int(needed.sum()))
+        self.weight_version += 1
+        extra = {"grad_norm": norm, "learning_rate": learning_rate, "padding_efficiency": efficiency}
+        return UpdateResult({**totals.finalise(denominators), **extra}, trained_tokens)
+
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights as the forward pass sees them (compute dtype), under transformers names, tied ones once.
+
+        Every rank gets every weight, one at a time, and must take them all: they are gathered over the tensor parallel
+        ranks and sent from their pipeline stage to the others.
+        """
+        with self._on_device():
+            self._trained.await_weights()
+        yield from self._weights.export(self._device, self._dtype)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What `DTensorPolicy.state` gives, under the same names, so that either backend takes up the other's.
+
+        Raises:
+            ConfigError: there is more than one rank.
+        """
+        self._alone("saved")
+        return state(self._trained, self._weights), {"weight_version": self.weight_version}
+
+    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Take back what `state` gave, by copying.
+
+        Raises:
+            CheckpointError: names or shapes are those of another model.
+            ConfigError: there is more than one rank.
+        """
+        self._alone("restored")
+        load_state(self._trained, self._weights, tensors)
+        self.weight_version = int(values["weight_version"])
+
+    def _alone(self, what: str) -> None:
+        if dist.get_world_size() > 1:
+            raise ConfigError(
+                f"a Megatron-Core policy of {dist.get_world_size()} ranks cannot be {what}: checkpoints of one process "
+                "are supported; set checkpointing.enabled=false"
+            )
+
+    def _on_device(self) -> contextlib.AbstractContextManager[None]:
+        return megatron_on_cpu() if self._device.type == "cpu" else contextlib.nullcontext()
+
+    def _stage(self, source: Source, *, recompute: bool) -> tuple[PolicyGPT, StageWeights]:
+        config = transformer_config(
+            self._shape, self._place.sizes, dtype=self._dtype, on_cpu=self._device.type == "cpu", recompute=recompute,
+            transformer_engine=self._engine,
+        )  # fmt: skip
+        attention = None if self._engine else CausalAttention
+        layers = len(self._place.layers(self._shape.num_layers))
+        model = PolicyGPT(
+            config, self._shape, layer_specs(self._shape, layers, core_attention=attention),
+            first_stage=self._place.first_stage, last_stage=self._place.last_stage,
+        )  # fmt: skip
+        weights = StageWeights(model.to(self._device), self._shape, self._place, fused_norms=self._engine)
+        weights.load(source)
+        return model, weights
+
+    def _micros(self, batch: Batch, needed: Tensor, how: Planning) -> list[MegatronInputs]:
+        """The micro-batches of this data parallel rank; one idle one where it has no sequence."""
+        multiple = self._place.sizes.tensor if self._place.sizes.sequence_parallel else 1
+        rows = needed.nonzero()[:, 0].tolist()
+        lengths = needed[rows].tolist()
+        cost = {"parameters": self._shape.matrix_parameters, "attention_width": self._shape.attention_width}
+        work = [sequence_work(length, **cost) for length in lengths]
+        mine = split_by_work(work, self._place.data_size)[self._place.data_rank]
+        plan = plan_micro_batches([lengths[each] for each in mine], how)
+        if not plan:
+            return [idle_inputs(self._device, multiple=multiple)]
+        return [
+            megatron_inputs(
+                batch,
+                MicroBatch([rows[mine[each]] for each in micro.rows], micro.width, micro.computed_tokens),
+                needed,
+                self._device,
+                multiple=multiple,
+                thd=self._engine,
+            )
+            for micro in plan
+        ]
+
+    def _token_logprobs(
+        self, model: PolicyGPT, micro: MegatronInputs, hidden: Tensor, *, with_entropy: bool
+    ) -> TokenLogprobs:
+        weight = model.output_weight
+        if model is self._trained.model:
+            self._trained.await_weight(weight)
+        states = predictor_states(hidden, micro, self._place)
+        settings: Any = {
+            "temperature": self._policy_config.generation.temperature,
+            "chunk_size": self._policy_config.logprob_chunk_size,
+            "with_entropy": with_entropy,
+        }
+        if self._place.sizes.tensor == 1:
+            return token_logprobs(states, weight, micro.targets, **settings)
+        first = self._place.tensor_rank * weight.shape[0]
+        own = weight[: self._shape.vocab_size - first]  # without the rows that pad the vocabulary
+        group = self._place.tensor_group
+        return vocabulary_parallel_logprobs(states, own, micro.targets, first_row=first, group=group, **settings)
+
+    def _batch_logprobs(self, module: torch.nn.Module, model: PolicyGPT, batch: Batch) -> Tensor:
+        needed = needed_lengths(batch)
+        if not needed.any():
+            return torch.zeros(batch.tokens.numel(), dtype=torch.float32)
+        result = torch.zeros(batch.tokens.numel(), dtype=torch.float32, device=self._device)
+
+        def head(micro: MegatronInputs, hidden: Tensor) -> Tensor:
+            values = self._token_logprobs(model, micro, hidden, with_entropy=False).logprobs
+            if self._place.speaks:
+                result[micro.trained.to(self._device)] = values.float()
+            return hidden.new_zeros(())
+
+        with self._on_device():
+            run(module, self._micros(batch, needed, self._logprob_planning), head, self._place, train=False)
+        dist.all_reduce(result)  # each token is of one rank
+        return result.cpu()
+
+    def _of_all_ranks(
+        self, sums: Sequence[MetricSums], micros: Sequence[MegatronInputs], real_tokens: int
+    ) -> tuple[MetricSums, float]:
+        """Metrics over the whole batch, and its padding efficiency."""
+        own = (_on_cpu(_merged(sums)), sum(each.input_ids.numel() for each in micros)) if self._place.speaks else None
+        every: list[tuple[MetricSums, int] | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(every, own)
+        spoken = [each for each in every if each is not None]
+        return _merged([each for each, _ in spoken]), real_tokens / sum(computed for _, computed in spoken)
+
+    def _refuse_gradients(self, norm: float, learning_rate: float, trained_tokens: int) -> None:
+        names = self._trained.non_finite()
+        self._trained.zero_grad()
+        raise FloatingPointError(
+            f"update {self.weight_version + 1}: the gradient norm is {norm} over {trained_tokens} trained tokens at "
+            f"learning rate {learning_rate:g}; {len(names)} parameters of this rank have gradients that are not "
+            f"finite, first {names[:3]}; the weights are unchanged"
+        )
+
+
+def _device(name: str) -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+
+
+def _random(folder: Any, config: Config) -> Source:
+    model = load_model(folder, dtype=torch.float32, random_weights=True, seed=config.grpo.seed)
+    return dict(model.state_dict())
+
+
+def _first(source: Source) -> list[str]:
+    return [next(iter(source))]
+
+
+def _values(batch: Batch, micro: MegatronInputs, current: TokenLogprobs, device: torch.device) -> TokenValues:
+    assert batch.advantages is not None
+
+    def at(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[micro.trained].to(device)
+
+    return TokenValues(
+        logprobs=current.logprobs,
+        mask=torch.ones_like(micro.targets, dtype=torch.bool),
+        sequence_ids=micro.sequence_ids.to(device),
+        num_sequences=len(micro.rows),
+        advantages=batch.advantages[torch.as_tensor(micro.rows)].to(device),
+        generation_logprobs=batch.generation_logprobs[micro.trained].to(device),
+        old_logprobs=at(batch.old_logprobs),
+        reference_logprobs=at(batch.reference_logprobs),
+        entropy=current.entropy,
+    )
+
+
+def _merged(sums: Sequence[MetricSums]) -> MetricSums:
+    total = MetricSums()
+    for each in sums:
+        total = total.merge(each)
+    return total
+
+
+def _on_cpu(sums: MetricSums) -> MetricSums:
+    parts = (sums.sums, sums.maxima, sums.minima, sums.sequence_values)
+    return MetricSums(*({name: value.cpu() for name, value in part.items()} for part in parts))
