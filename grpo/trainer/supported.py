@@ -9,8 +9,8 @@ from grpo.errors import ConfigError
 
 
 def world_size(config: Config) -> int:
-    """Training processes that the configuration asks for; a CPU run (gpus_per_node 0) has one."""
-    return max(1, config.cluster.num_nodes * config.cluster.gpus_per_node)
+    """Training processes that the configuration asks for."""
+    return config.cluster.num_nodes * config.cluster.gpus_per_node or config.cluster.cpu_ranks
 
 
 def device_of(config: Config) -> str:
@@ -37,7 +37,9 @@ def check_runnable(config: Config) -> None:
 def _beyond_one_process(config: Config) -> list[str]:
     policy, cluster, generation = config.policy, config.cluster, config.policy.generation
     asked = []
-    if world_size(config) > 1:
+    if cluster.cpu_ranks > 1:
+        asked.append(f"cluster.cpu_ranks={cluster.cpu_ranks}")
+    elif world_size(config) > 1:
         asked.append(f"cluster.num_nodes={cluster.num_nodes} x cluster.gpus_per_node={cluster.gpus_per_node}")
     if policy.megatron_cfg.enabled:
         asked += _changed(policy.megatron_cfg, "policy.megatron_cfg", can_run=())

@@ -1,0 +1,48 @@
+"""The policy that the configuration asks for, where it asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from grpo.config import layout
+from grpo.config.schema import Config
+from grpo.workers.groups.ray_group import RayGroup
+from grpo.workers.groups.rendezvous import join_process_group
+from grpo.workers.groups.reservation import Reservation
+from grpo.workers.policy.dtensor import DTensorPolicy
+from grpo.workers.policy.group import PolicyGroup
+from grpo.workers.policy.rank_policy import RankPolicy
+
+
+@contextmanager
+def started_policy(config: Config, reservation: Reservation | None) -> Iterator[DTensorPolicy | PolicyGroup]:
+    """The policy in this process, or with a reservation in a worker for each of its ranks, ended on leaving.
+
+    Raises:
+        ConfigError, ModelError: as the policy raises them in this process.
+        WorkerError: a worker raised, died or did not start within `cluster.worker_timeout_s`.
+    """
+    if reservation is None:
+        yield DTensorPolicy.from_config(config)
+        return
+    with ExitStack() as stack:
+        group = RayGroup(
+            make_rank, [config], reservation=reservation, deadline_s=config.cluster.worker_timeout_s,
+            environment={"OMP_NUM_THREADS": str(config.cluster.cpu_threads or 1)},
+        )  # fmt: skip
+        stack.callback(group.shutdown)
+        yield PolicyGroup(group)
+
+
+def make_rank(config: Config) -> RankPolicy:
+    """One rank of the policy, in the process where it is to be; all ranks at the same time."""
+    if config.cluster.cpu_threads is not None:
+        torch.set_num_threads(config.cluster.cpu_threads)
+    if layout(config).training_gpus > 1:
+        join_process_group(
+            "nccl" if config.cluster.gpus_per_node else "gloo", timeout_s=config.cluster.worker_timeout_s
+        )
+    return RankPolicy(DTensorPolicy.from_config, config)
