@@ -22,6 +22,8 @@ class Ranked:
         self.rank = int(os.environ.get("RANK", "0"))
         if self.rank == fail_at:
             raise GenerationError(f"rank {self.rank} does not like to start")
+        if backend == "sleeps":
+            self._wait_elsewhere()
         if backend is not None:
             join_process_group(backend, timeout_s=timeout_s)
 
@@ -36,12 +38,18 @@ class Ranked:
         dist.all_reduce(tensor)
         return tensor[0].item()
 
-    def skip_at(self, absent: int, *, elsewhere: bool = False) -> float:
-        """One rank leaves, or waits for something else, while the others are in a collective."""
-        if self.rank == absent:
-            if elsewhere:
-                self._wait_elsewhere()
-            return -1.0
+    def slow(self, seconds: float) -> str:
+        threading.Event().wait(seconds)
+        return "done"
+
+    def skip_at(self, rank: int) -> float:
+        """One rank leaves while the others are in a collective."""
+        return -1.0 if self.rank == rank else self.all_reduce(1.0)
+
+    def hang_at(self, rank: int) -> float:
+        """One rank waits for something else while the others are in a collective."""
+        if self.rank == rank:
+            self._wait_elsewhere()
         return self.all_reduce(1.0)
 
     def _wait_elsewhere(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import psutil
-
 from grpo.errors import WorkerError
+from grpo.workers.groups.keeper import start_keeper, stop_keeper
 
 STOP_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
@@ -66,12 +65,15 @@ class RaySession:
 
         self._holds = not ray.is_initialized()
         self._folder: Path | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
         self.is_local = address is None
         if not self._holds:
             return
         if address is None:
             self._folder = _session_folder()
-            _start(self._folder, cpus, gpus)
+            with reduced_environment():
+                self._keeper = start_keeper(self._folder)
+                _start(self._folder, cpus, gpus)
         else:
             _join(address)
 
@@ -107,13 +109,9 @@ class RaySession:
         if not self._holds:
             return
         self._holds = False
-        processes = _own_processes() if self.is_local else []
         ray.shutdown()
-        _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
-        for process in alive:
-            process.kill()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._keeper is not None:
+            stop_keeper(self._keeper)
 
     def __enter__(self) -> Self:
         return self
@@ -123,10 +121,11 @@ class RaySession:
 
 
 def _start(folder: Path, cpus: int, gpus: int) -> None:
+    """In an environment that is put back afterwards."""
     import ray
 
-    with reduced_environment(), _loopback():
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    with _loopback():
         ray.init(
             address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
             configure_logging=False, _node_ip_address="127.0.0.1", _temp_dir=str(folder),
@@ -155,24 +154,6 @@ def _session_folder() -> Path:
     """Short, since it is the beginning of the paths of sockets."""
     base = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="grpo-ray-", dir=base if len(base) < _LONGEST_FOLDER - 20 else "/tmp"))  # noqa: S108
-
-
-def _own_processes() -> list[psutil.Process]:
-    """The processes of the Ray that this process has started, with all that they have started."""
-    import ray
-
-    node = ray._private.worker._global_node  # noqa: SLF001
-    if node is None:
-        return []
-    found: list[psutil.Process] = []
-    for kind in node.all_processes.values():
-        for info in kind:
-            try:
-                process = psutil.Process(info.process.pid)
-                found += [process, *process.children(recursive=True)]
-            except psutil.NoSuchProcess:
-                continue
-    return found
 
 
 @contextmanager

@@ -53,18 +53,19 @@ class PolicyGroup:
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights as copies on the CPU, a bucket at a time; all ranks take part in each."""
-        answers = self._group.call_all("open_weights", self._bucket_bytes)
-        while answers[0]:
-            yield from _unpacked(answers[0])
-            answers = self._group.call_all("next_tensors")
+        bucket = self._group.call_all("open_weights", self._bucket_bytes)[0]
+        yield from _unpacked(bucket)
+        while self._is_full(bucket):
+            bucket = self._group.call_all("next_tensors")[0]
+            yield from _unpacked(bucket)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What `Policy.state` gives on rank 0, as copies on the CPU; all ranks take part."""
         values, bucket = self._group.call_all("open_state", self._bucket_bytes)[0]
-        tensors: dict[str, Tensor] = {}
-        while bucket:
-            tensors.update(_unpacked(bucket))
+        tensors = dict(_unpacked(bucket))
+        while self._is_full(bucket):
             bucket = self._group.call_one(0, "next_tensors")
+            tensors.update(_unpacked(bucket))
         return tensors, values
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
@@ -81,6 +82,10 @@ class PolicyGroup:
     def shutdown(self) -> None:
         """End the ranks; more than once does no harm."""
         self._group.shutdown()
+
+    def _is_full(self, bucket: Sequence[PackedTensor]) -> bool:
+        """Only the last one is not."""
+        return sum(tensor.data.nbytes for tensor in bucket) >= self._bucket_bytes
 
     def _agreed(self, versions: Sequence[int]) -> int:
         if len(set(versions)) > 1:

@@ -49,7 +49,7 @@ class RankPolicy:
         return values, self.next_tensors()
 
     def next_tensors(self) -> list[PackedTensor] | None:
-        """The next bucket of what was opened last, from the first rank; empty when there is none left.
+        """The next bucket of what was opened last, from the first rank; not full only if it is the last.
 
         Weights are gathered while they are taken, so every rank must take every bucket.
         """
