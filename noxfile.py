@@ -67,7 +67,7 @@ def unit(session: nox.Session) -> None:
 def functional(session: nox.Session) -> None:
     """Functional tests on the CPU with the real vLLM, Ray and datasets (installs 2.7 GB). Arguments go to pytest."""
     selected = session.posargs or ["tests/functional"]
-    run_in(session, "cpu", "pytest", "-n", "2", "--dist", "worksteal", *selected, env=ONE_THREAD)
+    run_in(session, "cpu", "pytest", "-n", "2", "--dist", "loadgroup", *selected, env=ONE_THREAD)
 
 
 @nox.session(venv_backend="none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -57,7 +58,8 @@ def main(
         progress.print(str(error), markup=False)
         raise typer.Exit(2) from error
     machine = Machine(cpu_model(), psutil.cpu_count() or 1, busy)
-    command = ["nox", "-s", "bench", "--", "peers", f"--rounds={rounds}", f"--steps={steps}"]
+    command = [f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith(("OMP_", "GOMP_"))]
+    command += ["nox", "-s", "bench", "--", "peers", f"--rounds={rounds}", f"--steps={steps}"]
     command += [f"--engine={each}" for each in engine or ()]
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(markdown(sides, machine, command=command, rounds=rounds, steps=steps))

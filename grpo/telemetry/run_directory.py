@@ -241,7 +241,11 @@ def _holds_run(directory: Path) -> bool:
     if manifest.FILE_NAME in names:
         read_manifest(directory)
         return True
-    others = sorted(names - {lock.FILE_NAME, f"{manifest.FILE_NAME}.tmp"})
+    # What a run leaves that ended before its manifest was written.
+    begun = {lock.FILE_NAME, f"{manifest.FILE_NAME}.tmp"}
+    if "logs" in names and not any((directory / "logs").iterdir()):
+        begun.add("logs")
+    others = sorted(names - begun)
     if others:
         raise TelemetryError(
             f"{directory} is not empty and no run directory of grpo (it has {others[0]!r} and no manifest.json): "

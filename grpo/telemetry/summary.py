@@ -70,7 +70,7 @@ def summarise(run: Run) -> Summary:
     rewards = [value for _, value in finite(run, "train/reward")]
     counted, rule = counted_steps(run)
     return Summary(
-        steps=len(run.metrics),
+        steps=sum(step > 0 for step in run.steps),  # step 0 is the validation before the first
         last_step=run.steps[-1] if run.steps else None,
         max_steps=_fact(run, "max_steps", int),
         accuracy=last[1],

@@ -76,6 +76,7 @@ class Outcome:
     steps: int
     accuracy: float | None  # of the last validation
     signal: str | None = None
+    saved: bool = False  # whether the last step is in a checkpoint
 
 
 class Trainer:
@@ -86,6 +87,8 @@ class Trainer:
         self._config = config
         self._progress = Progress(recent_rewards=deque(maxlen=config.grpo.stop_window))
         self._unpublished: dict[str, float] | None = None
+        self._validated_step: int | None = None
+        self._saved_step: int | None = None
 
     @property
     def step(self) -> int:
@@ -104,13 +107,18 @@ class Trainer:
             with self._parts.timer.step() as times:
                 self._publish()
                 done = self._step(step, stop)
+                if done is None:
+                    self._close_without_step()
             if done is None:
                 reason = "epochs"
                 break
             rollout, metrics, reason = done
             self._unpublished = {**times, **metrics, **performance_metrics(rollout, times["timing/total"], devices=1)}
         self._publish()
-        return Outcome(reason, self.step, self._progress.accuracy, stop.requested if reason == "signal" else None)
+        return Outcome(
+            reason, self.step, self._progress.accuracy, stop.requested if reason == "signal" else None,
+            saved=self._saved_step == self.step,
+        )  # fmt: skip
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Continue from a checkpoint's content."""
@@ -120,6 +128,19 @@ class Trainer:
         self._parts.source.load_state(values["source"])
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
         restore_rng({name: each for name, each in tensors.items() if not name.startswith(prefix)}, values["rng"])
+        self._saved_step = self.step
+
+    def _close_without_step(self) -> None:
+        """What the last step would have done, had it been known to be the last.
+
+        Dynamic sampling may find no group to keep in the prompts that are left. The events tell of this validation.
+        """
+        metrics: dict[str, float] = {}
+        if self._config.grpo.val_at_end and self._parts.evaluator is not None and self._validated_step != self.step:
+            metrics = self._validate(self.step)
+        wanted = self._parts.checkpoints is not None and self._config.checkpointing.save_at_end
+        if wanted and self.step > 0 and self._saved_step != self.step:
+            self._save(self.step, metrics)
 
     def _step(self, step: int, stop: StopRequest) -> tuple[Rollout, dict[str, float], EndReason | None] | None:
         """One step's rollout and metrics, and why it is the last one, if it is; None when there are no prompts left."""
@@ -174,6 +195,7 @@ class Trainer:
         with self._parts.timer.phase("validation"):
             evaluation = self._parts.evaluator.evaluate()
         self._progress.accuracy = evaluation.metrics["validation/accuracy"]
+        self._validated_step = step
         self._parts.run.write_event("validation", step=step, **evaluation.metrics)
         self._write_samples(step, evaluation)
         return evaluation.metrics
@@ -210,6 +232,7 @@ class Trainer:
                 },
                 metrics,
             )
+        self._saved_step = step
         self._parts.run.write_event(
             "checkpoint", step=step, path=str(saved.path), bytes=saved.bytes, seconds=saved.seconds,
             problems=list(saved.problems),

@@ -15,6 +15,7 @@ from grpo.errors import CheckpointError, ConfigError
 from grpo.rewards.scoring import Rewards
 from grpo.telemetry.console import RunConsole
 from grpo.telemetry.loggers import MetricLogger, build_loggers, close_all
+from grpo.telemetry.reader import read_manifest
 from grpo.telemetry.report import write_report
 from grpo.telemetry.run_directory import Mode, RunDirectory
 from grpo.trainer.assemble import assembled, checkpoint_manager
@@ -41,10 +42,15 @@ class FinishedRun:
         return f"accuracy {accuracy}{chance} after {self.outcome.steps} steps in {self.seconds:.0f} s"
 
 
-def train(resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequence[str]) -> FinishedRun:
+def train(
+    resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequence[str], stop: StopRequest
+) -> FinishedRun:
     """Train as configured; a run directory with a checkpoint is resumed unless `fresh` sets it aside.
 
+    `stop` is entered by the caller, who has signals raise until the loop can save: from there on they are deferred.
+
     Raises:
+        Interrupted: a signal came before the first step.
         GrpoError: anything that the user can mend, before training starts wherever it can be known.
     """
     config = resolved.config
@@ -57,7 +63,8 @@ def train(resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequen
         found = _find_checkpoint(checkpoints, directory, fresh=fresh)
         start = 0 if found.loaded is None else found.loaded.step
         _refuse_finished(start, config.grpo.max_num_steps)
-        run = stack.enter_context(_open(prepared, directory, start, fresh=fresh, command=command))
+        restarted = not fresh and start == 0 and config.checkpointing.enabled and _ended_early(directory)
+        run = stack.enter_context(_open(prepared, directory, start, fresh=fresh or restarted, command=command))
         run.start_log()
         console = stack.enter_context(
             RunConsole(max_steps=config.grpo.max_num_steps, first_step=start + 1, chance=prepared.chance, quiet=quiet)
@@ -67,6 +74,8 @@ def train(resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequen
             assembled(prepared, run, rewards, checkpoints, (console.step, *(logger.log for logger in loggers)))
         )
         trainer = Trainer(parts, config)
+        if restarted:
+            console.message("the earlier run here ended before its first checkpoint: kept beside it, begun anew")
         for refused in found.refused:
             run.write_event("checkpoint_refused", path=str(refused.path), reason=refused.reason)
             console.message(f"checkpoint refused: {refused.reason}")
@@ -76,8 +85,8 @@ def train(resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequen
         console.header(_header(prepared, directory))
         console.start()
         started = time.perf_counter()
-        with StopRequest() as stop:
-            outcome = trainer.run(stop)
+        stop.defer()
+        outcome = trainer.run(stop)
         seconds = time.perf_counter() - started
         console.close()
         if outcome.reason == "signal":
@@ -148,6 +157,11 @@ def _open(prepared: Prepared, directory: Path, start: int, *, fresh: bool, comma
             "validation_prompts": 0 if prepared.validation is None else len(prepared.validation.prompts),
         },
     )
+
+
+def _ended_early(directory: Path) -> bool:
+    """Whether a run is there that was stopped, failed or was killed, or is still going, which opening it refuses."""
+    return (directory / "manifest.json").is_file() and read_manifest(directory).state != "completed"
 
 
 def _header(prepared: Prepared, directory: Path) -> dict[str, str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
 from grpo.batching.batch import Batch
-from grpo.rollout.trajectory import Completion
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,23 @@ class SamplingParams:
     min_new_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()  # the tokenizer's end of sequence among them
     stop_strings: tuple[str, ...] = ()
+
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What an engine sampled for one request. `token_ids` includes the end-of-sequence token when it was sampled."""
+
+    token_ids: list[int]
+    logprobs: list[float]  # of the distribution that was sampled from, one a token
+    finish_reason: FinishReason
+    weight_version: int
+
+    def __post_init__(self) -> None:
+        if len(self.token_ids) != len(self.logprobs):
+            raise ValueError(f"{len(self.token_ids)} tokens but {len(self.logprobs)} log-probs: the engine lost some")
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from transformers import PreTrainedModel
 
 from grpo.errors import GenerationError
 from grpo.models.loading import load_model
-from grpo.rollout.trajectory import Completion
-from grpo.workers.protocol import Generator, SamplingParams
+from grpo.workers.protocol import Completion, Generator, SamplingParams
 from tests.support.generation import (
     CONTEXT,
     VOCABULARY,

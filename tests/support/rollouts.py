@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import Tensor
 
 from grpo.data.prompt import Prompt
-from grpo.rollout.trajectory import Completion, Trajectory
-from grpo.workers.protocol import SamplingParams
+from grpo.rollout.trajectory import Trajectory
+from grpo.workers.protocol import Completion, SamplingParams
 
 
 def prompt(number: int, *, tokens: Sequence[int] = (5, 6, 7), answer: str | None = "a") -> Prompt:

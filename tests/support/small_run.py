@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from grpo.checkpoint.signals import StopRequest
 from grpo.config import ResolvedConfig, load_config
 from grpo.trainer.run import FinishedRun, train
 
@@ -18,4 +19,5 @@ def small(directory: Path, *overrides: str, recipe: str = "tiny") -> ResolvedCon
 
 
 def run_small(directory: Path, *overrides: str, fresh: bool = False) -> FinishedRun:
-    return train(small(directory, *overrides), fresh=fresh, quiet=True, command=["grpo", "train"])
+    with StopRequest() as stop:
+        return train(small(directory, *overrides), fresh=fresh, quiet=True, command=["grpo", "train"], stop=stop)

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from grpo.errors import GenerationError
-from grpo.rollout.trajectory import FinishReason
 from grpo.workers.generation.decoder import Decoder
 from grpo.workers.generation.sampler import NOISE_BLOCK, Noise, Sampler
 from grpo.workers.generation.stopping import StopStrings
-from grpo.workers.protocol import SamplingParams
+from grpo.workers.protocol import FinishReason, SamplingParams
 
 # Tokens between looks at what has ended: every look waits for the GPU, and decodes text where there are stop strings.
 _LOOK_EVERY = {"cpu": 1, "cuda": 16}

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from grpo.config.schema import Config
 from grpo.models.loading import load_model, load_tokenizer
 from grpo.models.locate import locate_model
-from grpo.rollout.trajectory import Completion
 from grpo.workers.generation.decoder import Decoder, TransformersDecoder
 from grpo.workers.generation.decoding import Job, decode
 from grpo.workers.generation.dense_decoder import DenseDecoder, fused_names, supports
@@ -21,7 +20,7 @@ from grpo.workers.generation.engine_weights import EngineWeights
 from grpo.workers.generation.requests import check_requests
 from grpo.workers.generation.stopping import StopStrings
 from grpo.workers.generation.vllm_arguments import context_length
-from grpo.workers.protocol import SamplingParams
+from grpo.workers.protocol import Completion, SamplingParams
 
 CACHE_BYTES = 2 << 30  # of one batch: keys, values and the logits of a step
 

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from grpo.config.schema import Config
-from grpo.rollout.trajectory import Completion
 from grpo.workers.generation.local import make_local_generator
 from grpo.workers.groups.packed import PackedTensor
 from grpo.workers.groups.ray_session import STOP_SECONDS
 from grpo.workers.groups.ray_worker import RayWorker
 from grpo.workers.groups.reservation import Reservation
-from grpo.workers.protocol import SamplingParams
+from grpo.workers.protocol import Completion, SamplingParams
 
 
 class EngineProcess:

@@ -14,12 +14,11 @@ from torch import Tensor
 from grpo.config.schema import Config
 from grpo.errors import GenerationError
 from grpo.models.loading import load_model
-from grpo.rollout.trajectory import Completion
 from grpo.workers.generation import vllm_compat
 from grpo.workers.generation.expected_weights import ExpectedWeights
 from grpo.workers.generation.requests import check_requests
 from grpo.workers.generation.vllm_arguments import context_length, engine_arguments
-from grpo.workers.protocol import SamplingParams
+from grpo.workers.protocol import Completion, SamplingParams
 
 
 class VllmGenerator:

@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from grpo.checkpoint.signals import StopRequest
 from grpo.config import layout, load_config
 from grpo.data.sources import read_examples
 from grpo.errors import ConfigError
@@ -54,7 +55,7 @@ LAYOUTS = ["grpo_math_8b", "grpo_math_8b_megatron", "grpo_math_70b", "grpo_math_
 def read_by_a_run(directory, overrides):
     resolved = small(directory, "grpo.max_num_steps=3", "grpo.val_period=2", *overrides)
     with record_reads(resolved.config) as reads:
-        train(replace(resolved, config=reads.config), fresh=False, quiet=True, command=[])
+        train(replace(resolved, config=reads.config), fresh=False, quiet=True, command=[], stop=StopRequest())
     return reads
 
 

@@ -2,13 +2,14 @@
 
 import pytest
 
+from grpo.checkpoint.signals import StopRequest
 from grpo.config import load_config
 from grpo.trainer.run import train
 
 
 def run(directory, *overrides):
     resolved = load_config("tiny", [f"logger.log_dir={directory}", "checkpointing.enabled=false", *overrides])
-    return train(resolved, fresh=False, quiet=True, command=["grpo", "train"])
+    return train(resolved, fresh=False, quiet=True, command=["grpo", "train"], stop=StopRequest())
 
 
 @pytest.mark.parametrize("seed", [1, 2])

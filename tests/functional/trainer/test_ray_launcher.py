@@ -1,4 +1,4 @@
-"""`cluster.launcher=ray`: the policy and the engine in processes of their own give the run of one process, to the bit."""
+"""`cluster.launcher=ray`: policy and engine in processes of their own give the run of one process, to the bit."""
 
 import json
 
@@ -33,11 +33,10 @@ def weights_of(directory):
     )
     from safetensors.torch import load_file
 
-    return {
-        name: each
-        for file in sorted(manager.list()[-1].path.glob("*.safetensors"))
-        for name, each in load_file(file).items()
-    }
+    found = {}
+    for file in sorted(manager.list()[-1].path.glob("*.safetensors")):
+        found.update(load_file(file))
+    return {name: each for name, each in found.items() if name.startswith("policy/")}
 
 
 def test_a_run_in_workers_is_that_of_one_process_and_resumes_in_either(tmp_path):

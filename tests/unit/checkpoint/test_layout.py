@@ -1,6 +1,7 @@
 import pytest
 
 from grpo.checkpoint.layout import MANIFEST, MARKER, is_leftover, looks_like_checkpoint, step_folder, step_folders
+from grpo.errors import CheckpointError
 
 
 def test_only_names_that_saving_makes_are_step_folders(tmp_path):
@@ -31,3 +32,10 @@ def test_whose_a_folder_is(tmp_path, names, checkpoint, leftover):
         (tmp_path / name).touch()
     assert looks_like_checkpoint(tmp_path) == checkpoint
     assert is_leftover(tmp_path) == leftover
+
+
+def test_a_file_where_the_folder_should_be_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "checkpoints"):
+        with pytest.raises(CheckpointError, match=f"cannot read the checkpoint folder {place}: Not a directory"):
+            list(step_folders(place))

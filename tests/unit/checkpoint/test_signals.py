@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from grpo.checkpoint.signals import StopRequest
+from grpo.checkpoint.signals import Interrupted, StopRequest
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 
@@ -61,3 +61,20 @@ def test_another_thread_is_refused():
     thread.start()
     thread.join(10)
     assert "main thread" in errors[0]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_before_there_is_anything_to_save_a_signal_interrupts(number):
+    with StopRequest(at_once=True) as stop:
+        with pytest.raises(Interrupted, match=number.name):
+            signal.raise_signal(number)
+        # As if a library had swallowed it in an import.
+        with pytest.raises(Interrupted, match=number.name):
+            stop.defer()
+
+
+def test_once_deferred_a_signal_is_noted():
+    with StopRequest(at_once=True) as stop:
+        stop.defer()
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.requested == "SIGTERM"

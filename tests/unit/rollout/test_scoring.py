@@ -60,3 +60,17 @@ def test_one_sample_without_a_verdict_is_dropped_and_all_without_is_an_error(tok
     made, _ = scorer(tokenizer, None, None)
     with pytest.raises(RewardError, match="none of the 2 samples could be scored; the first: timeout after 1 s"):
         made.score([prompt(0)], [[completion(), completion()]], [0])
+
+
+def test_samples_that_happen_to_be_alone_cost_themselves_until_too_many_fail_in_a_row(tokenizer):
+    made, rewards = scorer(tokenizer, 1.0)
+    made.score([prompt(0)], [[completion()]], [0])
+    rewards._scores = [Score(None, "timeout after 1 s")]
+    for _ in range(63):
+        assert made.score([prompt(0)], [[completion()]], [0])[0].reward is None
+    with pytest.raises(RewardError, match="timeout after 1 s"):
+        made.score([prompt(0)], [[completion()]], [0])
+    rewards._scores = [Score(0.0, None)]
+    made.score([prompt(0)], [[completion()]], [0])
+    rewards._scores = [Score(None, "timeout after 1 s")]
+    made.score([prompt(0)], [[completion()]], [0])

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from grpo.rollout.trajectory import Completion, to_batch
+from grpo.rollout.trajectory import to_batch
+from grpo.workers.protocol import Completion
 from tests.support.rollouts import trajectory
 
 

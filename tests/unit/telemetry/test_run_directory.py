@@ -239,3 +239,22 @@ def test_the_log_ends_with_the_run_and_is_capped(tmp_path, monkeypatch):
     files = list(path.parent.iterdir())
     assert len(files) == 3
     assert all(file.stat().st_size <= 2000 for file in files)
+
+
+def test_a_start_that_failed_half_way_leaves_a_folder_that_can_be_used(tmp_path, monkeypatch):
+    def fails():
+        raise RuntimeError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(run_directory, "grpo_version", fails)
+        with pytest.raises(RuntimeError):
+            start(tmp_path / "run")
+    start(tmp_path / "run").finish("completed")
+    assert read_run(tmp_path / "run").state == "completed"
+
+
+def test_logs_of_something_else_are_not_taken_for_a_start_that_failed(tmp_path):
+    (tmp_path / "run" / "logs").mkdir(parents=True)
+    (tmp_path / "run" / "logs" / "access.log").write_text("")
+    with pytest.raises(TelemetryError, match="it has 'logs'"):
+        start(tmp_path / "run")

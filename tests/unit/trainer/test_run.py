@@ -191,3 +191,38 @@ def test_a_disk_that_fills_up_fails_the_run_and_keeps_what_was_saved(tmp_path, m
     assert read_run(tmp_path / "run").manifest.state == "failed"
     assert run_small(tmp_path / "run").outcome.steps == 6
     assert [line["step"] for line in metrics_of(tmp_path / "run")] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_begun_anew_and_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "training_batch", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_small(tmp_path / "run")
+    monkeypatch.undo()
+    assert run_small(tmp_path / "run").outcome.steps == 6
+    assert read_run(tmp_path / "run.1").manifest.state == "failed"
+
+
+def test_a_signal_before_the_first_step_ends_without_a_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop.Trainer, "_validate", lambda *_: os.kill(os.getpid(), signal.SIGTERM) or {})
+    outcome = run_small(tmp_path / "run").outcome
+    assert (outcome.reason, outcome.steps, outcome.saved) == ("signal", 0, False)
+    monkeypatch.undo()
+    assert run_small(tmp_path / "run").outcome.saved
+
+
+def test_prompts_without_an_informative_group_at_the_end_still_close_the_run(tmp_path, monkeypatch):
+    from grpo.rollout.on_demand import OnDemandSource
+
+    real, calls = OnDemandSource._informative, []
+
+    def uninformative_from_the_third(self, batch):
+        calls.append(batch)
+        return real(self, batch) if len(calls) <= 3 else []
+
+    monkeypatch.setattr(OnDemandSource, "_informative", uninformative_from_the_third)
+    outcome = run_small(
+        tmp_path / "run", "data.train.kwargs.count=15", "grpo.max_num_epochs=1", "grpo.val_at_end=true",
+        "grpo.val_period=100", "checkpointing.save_period=100",
+    ).outcome  # fmt: skip
+    assert (outcome.reason, outcome.steps, outcome.saved) == ("epochs", 3, True)
+    assert [event["step"] for event in read_run(tmp_path / "run").events if event["kind"] == "validation"] == [0, 3]
