@@ -26,10 +26,19 @@ class Dynamic:
 
 @dataclass(frozen=True)
 class Packed:
-    """Sequences laid end to end, at most `max_tokens` in sum."""
+    """Sequences laid end to end, at most `max_tokens` in sum; the row is padded to a multiple of `round_to`.
+
+    The padding stays under the cap too, unless a single sequence leaves it no room.
+    """
 
     max_tokens: int
     algorithm: PackingAlgorithm = "modified_first_fit_decreasing"
+    round_to: int = 1
+
+    def capacity(self, longest: int) -> int:
+        """Tokens that a row may hold."""
+        rounded = self.max_tokens - self.max_tokens % self.round_to
+        return rounded if longest <= rounded else self.max_tokens
 
 
 Planning = Static | Dynamic | Packed
@@ -37,7 +46,10 @@ Planning = Static | Dynamic | Packed
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Indices of the sequences of one forward pass and the shape that is computed: `width` is None where packed."""
+    """Indices of the sequences of one forward pass and the shape that is computed: `width` is None where packed.
+
+    Without any sequence it is a dummy of one row, which weighs nothing: a rank runs it while others have work.
+    """
 
     rows: list[int]
     width: int | None
@@ -57,7 +69,7 @@ def plan_micro_batches(lengths: Sequence[int], planning: Planning, *, min_count:
     elif isinstance(planning, Dynamic):
         groups = _dynamic_groups(lengths, planning)
     else:
-        groups = pack(lengths, planning.max_tokens, planning.algorithm)
+        groups = pack(lengths, planning.capacity(max(lengths)), planning.algorithm)
     _split_until(groups, lengths, min_count)
     return [_micro_batch(rows, lengths, planning) for rows in groups]
 
@@ -102,6 +114,6 @@ def _split_until(groups: list[list[int]], lengths: Sequence[int], count: int) ->
 
 def _micro_batch(rows: list[int], lengths: Sequence[int], planning: Planning) -> MicroBatch:
     if isinstance(planning, Packed):
-        return MicroBatch(rows, None, sum(lengths[row] for row in rows))
+        return MicroBatch(rows, None, round_up(sum(lengths[row] for row in rows), planning.round_to))
     width = round_up(max(lengths[row] for row in rows), planning.round_to)
     return MicroBatch(rows, width, width * len(rows))

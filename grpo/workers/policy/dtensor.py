@@ -1,4 +1,8 @@
-"""The PyTorch policy worker: a transformers model, its optimizer and, where a KL term asks for one, its reference."""
+"""The PyTorch policy worker: a transformers model, its optimizer and, where a KL term asks for one, its reference.
+
+In one process as it is; over the ranks of a `ParallelContext` every rank runs this worker with the same calls and the
+same whole batch, computes its share, and has the result of one process.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +15,27 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grpo.algorithm.metrics import MetricSums
-from grpo.algorithm.objective import Denominators, TokenValues, objective
+from grpo.algorithm.objective import Denominators, objective
 from grpo.batching.batch import Batch
-from grpo.batching.micro_batches import MicroBatch, Planning, padding_efficiency, plan_micro_batches
+from grpo.batching.micro_batches import MicroBatch
 from grpo.config.schema import Config
 from grpo.errors import CheckpointError, ConfigError
 from grpo.models.loading import load_model
 from grpo.models.locate import locate_model
-from grpo.workers.policy.architecture import check_supported, checkpoint_activations, output_weight
+from grpo.models.sharded_loading import random_weights, shape_of_model, stored_weights
+from grpo.workers.policy.architecture import check_supported
 from grpo.workers.policy.attention import use_causal_attention
-from grpo.workers.policy.forward import ModelInputs, model_inputs, needed_lengths, predictor_states
-from grpo.workers.policy.optimizer import OPTIMIZERS
+from grpo.workers.policy.forward import model_inputs, needed_lengths
+from grpo.workers.policy.local import LocalExecution
+from grpo.workers.policy.logprob_model import LogprobModel
 from grpo.workers.policy.options import needs_reference, objective_options, planning
-from grpo.workers.policy.precision import RoundedCopy
+from grpo.workers.policy.parallel import ParallelContext, check_parallel
+from grpo.workers.policy.plan import plan_batch
 from grpo.workers.policy.schedule import learning_rate_factor
-from grpo.workers.policy.token_logprobs import TokenLogprobs, token_logprobs
+from grpo.workers.policy.sharded import ShardedExecution
+from grpo.workers.policy.values import token_values
 from grpo.workers.protocol import UpdateResult
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MODEL_PREFIX, OPTIMIZER_PREFIX = "model.", "optimizer."
 
 
@@ -39,12 +46,21 @@ class DTensorPolicy:
     """
 
     def __init__(
-        self, model: PreTrainedModel, config: Config, *, reference: PreTrainedModel | None = None, device: str = "cpu"
+        self,
+        model: PreTrainedModel,
+        config: Config,
+        *,
+        reference: PreTrainedModel | None = None,
+        device: str = "cpu",
+        parallel: ParallelContext | None = None,
     ) -> None:
         """`model` has float32 parameters and is trained in place; `reference` is never changed.
 
+        With `parallel` all its ranks give the same models, on the CPU, of which each keeps its part.
+
         Raises:
             ModelError: an architecture whose log-probs would be wrong.
+            ConfigError: a model that the ranks cannot share.
         """
         for each in (model,) if reference is None else (model, reference):
             check_supported(each)
@@ -58,34 +74,52 @@ class DTensorPolicy:
         self._options = objective_options(config)
         self._train_planning = planning(policy, training=True)
         self._logprob_planning = planning(policy, training=False)
-        self._masters = model.to(self._device).eval()  # type: ignore[arg-type]
-        dtype = DTYPES[policy.precision]
-        self._rounded = None if dtype == torch.float32 else RoundedCopy(self._masters, dtype)
-        self._compute = self._masters if self._rounded is None else self._rounded.module
-        if policy.dtensor_cfg.activation_checkpointing:
-            checkpoint_activations(self._compute)
-        self._reference = None if reference is None else _frozen(reference, dtype, self._device)
-        adamw = policy.optimizer.kwargs
-        self._optimizer = OPTIMIZERS[policy.optimizer.name](
-            self._masters, lr=adamw.lr, betas=adamw.betas, eps=adamw.eps, weight_decay=adamw.weight_decay
-        )
+        self._execution: LocalExecution | ShardedExecution
+        if parallel is None:
+            check_parallel(policy, 1, model.config)
+            self._execution = LocalExecution(model, reference, policy, self._device)
+        else:
+            check_parallel(policy, parallel.mesh.size(), model.config)
+            self._execution = ShardedExecution(model, reference, policy, self._device, parallel)
+        self._masters, self._optimizer = self._execution.masters, self._execution.optimizer
+        self._compute, self._reference = self._execution.compute, self._execution.reference
 
     @classmethod
-    def from_config(cls, config: Config) -> DTensorPolicy:
+    def from_config(cls, config: Config, parallel: ParallelContext | None = None) -> DTensorPolicy:
         """Load the model, and the reference policy where the KL penalty is not zero.
 
+        With `parallel` no rank ever holds a whole model: each reads its part of every weight.
+
         Raises:
-            ConfigError: a GPU is asked for and there is none.
+            ConfigError: a GPU is asked for and there is none, or the ranks cannot share the model.
             ModelError: the folder is missing, unreadable or of an unsupported architecture.
         """
         device = _device(config)
         policy = config.policy
         folder = locate_model(policy.model_name, policy.model_revision)
+        with_reference = needs_reference(config)
+        if parallel is None:
 
-        def load() -> PreTrainedModel:
-            return load_model(folder, dtype=torch.float32, random_weights=policy.random_weights, seed=config.grpo.seed)
+            def load() -> PreTrainedModel:
+                return load_model(
+                    folder, dtype=torch.float32, random_weights=policy.random_weights, seed=config.grpo.seed
+                )
 
-        return cls(load(), config, reference=load() if needs_reference(config) else None, device=device)
+            return cls(load(), config, reference=load() if with_reference else None, device=device)
+        reference = shape_of_model(folder) if with_reference else None
+        worker = cls(shape_of_model(folder), config, reference=reference, device=device, parallel=parallel)
+        execution = worker._execution
+        assert isinstance(execution, ShardedExecution)
+        for model in (execution.compute, execution.reference):
+            if model is not None:
+                shapes = {name: each.shape for name, each in model.model.named_parameters()}
+                execution.fill(
+                    model,
+                    random_weights(folder, config.grpo.seed)
+                    if policy.random_weights
+                    else stored_weights(folder, shapes),
+                )
+        return worker
 
     @property
     def learning_rate(self) -> float:
@@ -115,44 +149,44 @@ class DTensorPolicy:
             FloatingPointError: the gradient norm is not finite. Weights and optimizer are those before the call.
         """
         needed = needed_lengths(batch)
-        plan, efficiency = _plan(needed.tolist(), self._train_planning)
+        plan = plan_batch(needed.tolist(), self._train_planning, self._execution.ranks)
         learning_rate = self.learning_rate
-        if not plan:
+        if not plan.sequences:
             return UpdateResult({"loss": 0.0, "grad_norm": 0.0, "learning_rate": learning_rate}, trained_tokens=0)
         trained_tokens = int(batch.mask.sum())
-        denominators = Denominators(tokens=float(trained_tokens), sequences=float(sum(len(each.rows) for each in plan)))
-        sums = [self._backward(batch, micro, needed, denominators) for micro in plan]
+        denominators = Denominators(tokens=float(trained_tokens), sequences=float(plan.sequences))
+        sums = [self._backward(batch, micro, needed, denominators) for micro in plan.micro_batches]
         norm = self._optimizer.clip(self._policy_config.max_grad_norm)
         if not math.isfinite(norm):
             self._refuse_gradients(norm, learning_rate, trained_tokens)
         self._optimizer.step(learning_rate)
-        if self._rounded is not None:
-            self._rounded.refresh()
+        self._execution.weights_changed()
         self.weight_version += 1
-        metrics = _merged(sums).finalise(denominators)
-        extra = {"grad_norm": norm, "learning_rate": learning_rate, "padding_efficiency": efficiency}
+        metrics = self._execution.total_metrics(_merged(sums), plan).finalise(denominators)
+        extra = {"grad_norm": norm, "learning_rate": learning_rate, "padding_efficiency": plan.efficiency}
         return UpdateResult({**metrics, **extra}, trained_tokens)
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights as the forward pass sees them (compute dtype), under Hugging Face names, tied ones once.
 
-        They are the live tensors, without a copy.
+        In one process they are the live tensors, without a copy; over ranks each is gathered when its turn comes, and
+        every rank must take them all.
         """
-        for name, parameter in self._compute.named_parameters():
-            yield name, parameter.detach()
+        return self._execution.whole_weights()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Masters under `model.`, Adam's moments under `optimizer.`, and counters.
 
-        The tensors are the live ones, without a copy: write them or copy them before the next update.
+        The tensors are the live ones, without a copy: write them or copy them before the next update. Over ranks all
+        call it, and the first has whole tensors on its CPU, the others none.
         """
         tensors = {MODEL_PREFIX + name: each.detach() for name, each in self._masters.named_parameters()}
         tensors |= {OPTIMIZER_PREFIX + name: each for name, each in self._optimizer.state().items()}
-        return tensors, {"weight_version": self.weight_version}
+        return self._execution.whole_tensors(tensors), {"weight_version": self.weight_version}
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Take back what `state` gave, by copying.
+        """Take back what `state` gave, by copying; over ranks each is given the whole tensors. Any layout will do.
 
         Raises:
             CheckpointError: names or shapes are those of another model.
@@ -162,54 +196,32 @@ class DTensorPolicy:
         _check_same_model(parameters, weights)
         self._optimizer.load_state(_without_prefix(tensors, OPTIMIZER_PREFIX))
         for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
-        if self._rounded is not None:
-            self._rounded.refresh()
+            self._execution.take(parameter, weights[name])
+        self._execution.weights_changed()
         self.weight_version = int(values["weight_version"])
 
     def _backward(self, batch: Batch, micro: MicroBatch, needed: Tensor, denominators: Denominators) -> MetricSums:
-        inputs = model_inputs(batch, micro, needed, self._device)
-        current = self._token_logprobs(self._compute, inputs, with_entropy=self._options.entropy_coef != 0)
-        assert batch.advantages is not None, "training needs advantages"
         on_policy = self._options.force_on_policy_ratio
         assert (batch.old_logprobs is None) == on_policy, "old log-probs are given exactly without the on-policy ratio"
-        values = TokenValues(
-            logprobs=current.logprobs,
-            mask=torch.ones_like(inputs.targets, dtype=torch.bool),
-            sequence_ids=inputs.sequence_ids.to(self._device),
-            num_sequences=len(micro.rows),
-            advantages=batch.advantages[torch.as_tensor(micro.rows)].to(self._device),
-            generation_logprobs=batch.generation_logprobs[inputs.trained].to(self._device),
-            old_logprobs=_at(batch.old_logprobs, inputs.trained, self._device),
-            reference_logprobs=_at(batch.reference_logprobs, inputs.trained, self._device),
-            entropy=current.entropy,
-        )
-        result = objective(values, self._options, denominators)
+        inputs = model_inputs(batch, micro, needed, self._device)
+        current = self._compute(inputs, with_entropy=self._options.entropy_coef != 0)
+        result = objective(token_values(batch, micro, inputs, current), self._options, denominators)
         result.loss.backward()  # type: ignore[no-untyped-call]
         return result.metrics
 
-    def _token_logprobs(self, model: PreTrainedModel, inputs: ModelInputs, *, with_entropy: bool) -> TokenLogprobs:
-        return token_logprobs(
-            predictor_states(model, inputs),
-            output_weight(model),
-            inputs.targets,
-            temperature=self._policy_config.generation.temperature,
-            chunk_size=self._policy_config.logprob_chunk_size,
-            with_entropy=with_entropy,
-        )
-
     @torch.no_grad()
-    def _batch_logprobs(self, model: PreTrainedModel, batch: Batch) -> Tensor:
+    def _batch_logprobs(self, model: LogprobModel, batch: Batch) -> Tensor:
         needed = needed_lengths(batch)
-        plan, _ = _plan(needed.tolist(), self._logprob_planning)
+        plan = plan_batch(needed.tolist(), self._logprob_planning, self._execution.ranks)
         result = torch.zeros(batch.tokens.numel(), dtype=torch.float32)
         parts = []
-        for micro in plan:
+        for micro in plan.micro_batches:
             inputs = model_inputs(batch, micro, needed, self._device)
-            parts.append((inputs.trained, self._token_logprobs(model, inputs, with_entropy=False).logprobs))
+            parts.append((inputs.trained, model(inputs, with_entropy=False).logprobs))
+        self._execution.pass_done(model)
         for trained, values in parts:  # only now wait for the device
-            result[trained] = values.to("cpu", torch.float32)
-        return result
+            result[trained] = values[: len(trained)].to("cpu", torch.float32)
+        return self._execution.total_tokens(result)
 
     def _refuse_gradients(self, norm: float, learning_rate: float, trained_tokens: int) -> None:
         names = self._optimizer.non_finite()
@@ -229,26 +241,6 @@ def _device(config: Config) -> str:
             f"cluster.gpus_per_node is {config.cluster.gpus_per_node} but torch finds no GPU; 0 runs on the CPU"
         )
     return "cuda"
-
-
-def _frozen(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    model = model.to(device).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
-    for parameter in model.parameters():  # buffers keep their dtype
-        parameter.data = parameter.data.to(dtype)
-    return model
-
-
-def _plan(needed: Sequence[int], how: Planning) -> tuple[list[MicroBatch], float]:
-    """Micro-batches of the sequences that have trained tokens, and their padding efficiency."""
-    rows = [row for row, length in enumerate(needed) if length]
-    lengths = [needed[row] for row in rows]
-    plan = plan_micro_batches(lengths, how)
-    renamed = [MicroBatch([rows[i] for i in each.rows], each.width, each.computed_tokens) for each in plan]
-    return renamed, padding_efficiency(lengths, plan)
-
-
-def _at(values: Tensor | None, index: Tensor, device: torch.device) -> Tensor | None:
-    return None if values is None else values[index].to(device)
 
 
 def _merged(sums: Sequence[MetricSums]) -> MetricSums:

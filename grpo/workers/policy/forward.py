@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from grpo.batching.batch import Batch
@@ -44,9 +45,12 @@ def needed_lengths(batch: Batch) -> Tensor:
 def model_inputs(batch: Batch, micro: MicroBatch, needed: Tensor, device: torch.device) -> ModelInputs:
     """Lay the sequences of `micro` out as rows of its width, or as one row where it has none.
 
+    A dummy micro-batch has one token, whose log-prob is made and used for nothing: its `trained` is empty.
     `batch` and `needed`, which is `needed_lengths(batch)`, are on the CPU: indices are worked out there and nothing
     waits for the device.
     """
+    if not micro.rows:
+        return _dummy_inputs(micro.computed_tokens, device)
     rows = torch.as_tensor(micro.rows)
     lengths = needed[rows]
     owner = torch.repeat_interleave(torch.arange(len(micro.rows)), lengths)  # [sum of lengths]
@@ -54,8 +58,9 @@ def model_inputs(batch: Batch, micro: MicroBatch, needed: Tensor, device: torch.
     position = flat - (lengths.cumsum(0) - lengths)[owner]
     source = batch.starts[rows][owner] + position  # in the batch's token dimension
     if micro.width is None:
-        input_ids, position_ids = batch.tokens[source][None], position[None]
-        packed = PackedBounds.of(lengths.tolist(), device)
+        padding = micro.computed_tokens - owner.numel()
+        input_ids, position_ids = (pad(each, (0, padding))[None] for each in (batch.tokens[source], position))
+        packed = PackedBounds.of([*lengths.tolist(), *([padding] if padding else [])], device)
     else:
         flat = owner * micro.width + position
         input_ids = torch.zeros((len(micro.rows), micro.width), dtype=torch.int64)
@@ -73,6 +78,12 @@ def model_inputs(batch: Batch, micro: MicroBatch, needed: Tensor, device: torch.
         trained=trained,
         sequence_ids=owner[chosen],
     )
+
+
+def _dummy_inputs(width: int, device: torch.device) -> ModelInputs:
+    row, one = (torch.zeros(count, dtype=torch.int64, device=device) for count in (width, 1))
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return ModelInputs(row[None], row[None], None, one, one, nothing, one)
 
 
 def predictor_states(model: PreTrainedModel, inputs: ModelInputs) -> Tensor:

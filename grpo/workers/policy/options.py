@@ -46,10 +46,12 @@ def planning(policy: Policy, *, training: bool) -> Planning:
     rows = policy.train_micro_batch_size if training else policy.logprob_batch_size
     default = policy.max_total_sequence_length * rows
     divisor = policy.make_sequence_length_divisible_by or 1
+    if policy.dtensor_cfg.sequence_parallel:
+        divisor = lcm(divisor, policy.dtensor_cfg.tensor_parallel_size)
     if policy.sequence_packing.enabled:
         packing = policy.sequence_packing
         tokens = packing.train_mb_tokens if training else packing.logprob_mb_tokens
-        return Packed(tokens or default, packing.algorithm)
+        return Packed(tokens or default, packing.algorithm, divisor)
     if policy.dynamic_batching.enabled:
         dynamic = policy.dynamic_batching
         tokens = dynamic.train_mb_tokens if training else dynamic.logprob_mb_tokens

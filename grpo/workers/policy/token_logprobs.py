@@ -70,7 +70,7 @@ class _TokenLogprobs(torch.autograd.Function):
             log_p = _log_softmax(hidden[rows], rounded, temperature, wide)
             torch.gather(log_p, 1, targets[rows, None], out=logprobs[rows, None])
             if entropy is not None:
-                entropy[rows] = _entropy(log_p)
+                entropy[rows] = entropy_of(log_p)
         kept = log_p if count <= chunk and (hidden.requires_grad or weight.requires_grad) else None
         ctx.save_for_backward(hidden, weight, targets, entropy, kept)
         ctx.temperature, ctx.chunk = temperature, chunk
@@ -87,7 +87,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for start in range(0, hidden.shape[0], ctx.chunk):
             rows = slice(start, start + ctx.chunk)
             log_p = kept if kept is not None else _log_softmax(hidden[rows], rounded, ctx.temperature, wide)
-            grad_logits = _grad_logits(
+            grad = grad_logits(
                 log_p,
                 targets[rows],
                 None if grad_logprobs is None else grad_logprobs[rows] / ctx.temperature,
@@ -96,9 +96,9 @@ class _TokenLogprobs(torch.autograd.Function):
             )
             del log_p
             if grad_weight is not None:
-                _add_weight_grad(grad_weight, grad_logits, hidden[rows])
+                add_weight_grad(grad_weight, grad, hidden[rows])
             if grad_hidden is not None:
-                torch.mm(grad_logits.to(hidden.dtype), rounded, out=grad_hidden[rows])
+                torch.mm(grad.to(hidden.dtype), rounded, out=grad_hidden[rows])
         return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None, None
 
 
@@ -109,15 +109,25 @@ def _log_softmax(hidden: Tensor, weight: Tensor, temperature: float, dtype: torc
     return torch.log_softmax(logits, dim=-1, dtype=dtype)
 
 
-def _entropy(log_p: Tensor) -> Tensor:
+def entropy_of(log_p: Tensor) -> Tensor:
+    """[N]: -sum p log p of [N, V] log-probs."""
     entropy: Tensor = torch.linalg.vecdot(log_p.exp(), log_p)
     return entropy.neg()
 
 
-def _grad_logits(
-    log_p: Tensor, targets: Tensor, grad_logprobs: Tensor | None, grad_entropy: Tensor | None, entropy: Tensor | None
+def grad_logits(
+    log_p: Tensor,
+    targets: Tensor,
+    grad_logprobs: Tensor | None,
+    grad_entropy: Tensor | None,
+    entropy: Tensor | None,
+    *,
+    own: Tensor | None = None,
 ) -> Tensor:
-    """[N, V]: grad_logprobs (onehot - p) - grad_entropy p (log p + entropy)."""
+    """[N, V]: grad_logprobs (onehot - p) - grad_entropy p (log p + entropy).
+
+    `own` [N] bool: where false, the token is not among these V and the onehot is 0.
+    """
     grad = log_p.exp()
     if grad_entropy is not None and entropy is not None:
         # p * (-(g_l + g_e entropy) - g_e log p)
@@ -130,14 +140,16 @@ def _grad_logits(
     else:
         return grad.zero_()
     if grad_logprobs is not None:
-        grad.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
+        chosen = grad_logprobs if own is None else grad_logprobs.where(own, 0)
+        grad.scatter_add_(1, targets[:, None], chosen[:, None])
     return grad
 
 
-def _add_weight_grad(total: Tensor, grad_logits: Tensor, hidden: Tensor) -> None:
+def add_weight_grad(total: Tensor, grad: Tensor, hidden: Tensor) -> None:
+    """Add grad.T @ hidden, in the dtype of `total`."""
     if hidden.dtype == total.dtype:
-        total.addmm_(grad_logits.T, hidden)
+        total.addmm_(grad.T, hidden)
     elif hidden.is_cuda:
-        torch.addmm(total, grad_logits.to(hidden.dtype).T, hidden, out_dtype=total.dtype, out=total)
+        torch.addmm(total, grad.to(hidden.dtype).T, hidden, out_dtype=total.dtype, out=total)
     else:
-        total.addmm_(grad_logits.T, hidden.to(total.dtype))
+        total.addmm_(grad.T, hidden.to(total.dtype))

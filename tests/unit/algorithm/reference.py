@@ -1,6 +1,7 @@
 """The objective again, from the formulas: one token at a time, float64, sharing nothing with the code under test."""
 
 import math
+from collections import Counter
 
 import torch
 
@@ -16,15 +17,17 @@ def reference_objective(case, options, tokens, sequences):
             rows.setdefault(case["ids"][t], []).append(t)
     old = [x.detach() for x in case["l"]] if options["force_on_policy_ratio"] else case["old"]
     loss = torch.zeros((), dtype=torch.float64)
-    names = ("ratio", "clipped", "weight", "kl", "error", "gen_kl", "approx_entropy", "outside")
-    seen = dict.fromkeys(names, 0.0)
-    ratios, sequence_errors = [], []
+    seen, ratios, sequence_errors = Counter(), [], []
     for sequence, members in rows.items():
         advantage = case["advantages"][sequence]
-        weight = sequence_weights([number(old[t] - case["gen"][t]) for t in members], options)
+        differences = [number(old[t] - case["gen"][t]) for t in members]
+        seen["dropped"] += dropped(differences, options)
         sequence_ratio = torch.exp(torch.stack([case["l"][t] - old[t] for t in members]).mean().clamp(-20, 20))
+        share = token_share(len(members), options, tokens, sequences)
         errors = []
-        for t, (w, outside) in zip(members, weight, strict=True):
+        for t, difference, (w, outside) in zip(
+            members, differences, sequence_weights(differences, options), strict=True
+        ):
             ratio = torch.exp((case["l"][t] - old[t]).clamp(-20, 20))
             if options["kind"] == "gspo":
                 ratio = sequence_ratio
@@ -36,37 +39,65 @@ def reference_objective(case, options, tokens, sequences):
             if options["use_correction"]:
                 total = w * total
             total = total - options["entropy_coef"] * case["entropy"][t]
-            loss = loss + total * token_share(len(members), options, tokens, sequences)
-            difference = number(old[t] - case["gen"][t])
-            difference = difference if math.isfinite(difference) else 0.0
-            lag = number(case["l"][t] - case["gen"][t])
-            errors.append(math.exp(abs(difference)))
-            seen["ratio"] += number(ratio)
-            seen["clipped"] += clipped
-            seen["weight"] += w
-            seen["outside"] += outside
-            seen["kl"] += plain_kl
-            seen["error"] += errors[-1]
-            seen["gen_kl"] += math.exp(difference) - 1 - difference
-            seen["approx_entropy"] -= number(case["l"][t]) * (math.exp(lag) if math.isfinite(lag) else 1.0)
+            loss = loss + total * share
+            corrected = share * (w if options["use_correction"] else 1.0)
+            seen["policy_loss"] += number(term) * corrected
+            seen["kl_loss"] += options["kl_penalty"] * number(kl) * corrected
+            seen["entropy_loss"] -= options["entropy_coef"] * number(case["entropy"][t]) * share
+            seen.update({"clip_fraction": clipped, "sampling_importance_ratio": w, "is_oob_ratio": outside})
+            seen.update({"kl_penalty": plain_kl, "nonfinite": w == 0.0 and not outside})
             ratios.append(number(ratio))
+            errors.append(diagnose(case, t, difference, seen))
         sequence_errors.append(sum(errors) / len(errors))
-    metrics = {
-        "loss": number(loss),
-        "probs_ratio": seen["ratio"] / tokens if tokens else 0.0,
-        "clip_fraction": seen["clipped"] / tokens if tokens else 0.0,
-        "sampling_importance_ratio": seen["weight"] / tokens if tokens else 0.0,
-        "kl_penalty": seen["kl"] / tokens if tokens else 0.0,
-        "token_mult_prob_error": seen["error"] / tokens if tokens else 0.0,
-        "gen_kl_error": seen["gen_kl"] / tokens if tokens else 0.0,
-        "approx_entropy": seen["approx_entropy"] / tokens if tokens else 0.0,
-    }
+    metrics = metrics_of(seen, options, tokens, sequences, ratios=ratios, sequence_errors=sequence_errors)
+    return loss, {"loss": number(loss), **metrics}
+
+
+def diagnose(case, t, difference, seen):
+    """exp(|l_gen - l_old|) of a token."""
+    lag = number(case["l"][t] - case["gen"][t])
+    difference = difference if math.isfinite(difference) else 0.0
+    error = math.exp(abs(difference))
+    seen.update({
+        "token_mult_prob_error": error, "gen_kl_error": math.exp(difference) - 1 - difference,
+        "logprob_difference": abs(difference), "entropy": number(case["entropy"][t]),
+        "approx_entropy": -number(case["l"][t]) * (math.exp(lag) if math.isfinite(lag) else 1.0),
+    })  # fmt: skip
+    return error
+
+
+def metrics_of(seen, options, tokens, sequences, *, ratios, sequence_errors):
+    means = [
+        "clip_fraction", "sampling_importance_ratio", "kl_penalty", "token_mult_prob_error", "gen_kl_error",
+        "approx_entropy", "entropy", "logprob_difference",
+    ]  # fmt: skip
     if options["correction_kind"] not in ("token", "sequence"):
-        metrics["is_oob_ratio"] = seen["outside"] / tokens if tokens else 0.0
+        means.append("is_oob_ratio")
+    metrics = {name: seen[name] / tokens if tokens else 0.0 for name in means}
+    metrics |= {
+        "probs_ratio": sum(ratios) / tokens if tokens else 0.0, "nonfinite_importance_weights": seen["nonfinite"],
+        "trained_tokens": tokens, "trained_sequences": sequences, "policy_loss": seen["policy_loss"],
+    }  # fmt: skip
+    if options["kl_in_loss"] and options["kl_penalty"]:
+        metrics["kl_loss"] = seen["kl_loss"]
+    if options["entropy_coef"]:
+        metrics["entropy_loss"] = seen["entropy_loss"]
+    if options["correction_kind"] == "seq-mask-tis":
+        metrics["is_oob_sequence_ratio"] = seen["dropped"] / sequences if sequences else 0.0
     if ratios:
         metrics |= {"probs_ratio_min": min(ratios), "probs_ratio_max": max(ratios)}
         metrics["token_mult_prob_error_max"] = max(sequence_errors)
-    return loss, metrics
+        metrics["token_mult_prob_error_p99"] = percentile(sequence_errors, 0.99)
+    return metrics
+
+
+def percentile(values, level):
+    """Between neighbours linearly."""
+    ordered = sorted(values)
+    place = level * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
 def number(value):
@@ -123,6 +154,14 @@ def sequence_weights(differences, options):
                 weight = 0.0
         result.append((weight, outside))
     return result
+
+
+def dropped(differences, options):
+    """Whether seq-mask-tis leaves the sequence out."""
+    if options["correction_kind"] != "seq-mask-tis":
+        return False
+    mean = sum(differences) / len(differences)
+    return not (math.isfinite(mean) and options["correction_min"] <= math.exp(mean) <= options["correction_max"])
 
 
 def kl_term(logprob, reference, options):

@@ -10,8 +10,12 @@ from tests.support.policy import VOCABULARY, random_batch, tiny_model
 CPU = torch.device("cpu")
 
 
+def computed(batch, rows, width):
+    return int(needed_lengths(batch)[rows].sum()) if width is None else width * len(rows)
+
+
 def states(model, batch, rows, width):
-    inputs = model_inputs(batch, MicroBatch(rows, width, 0), needed_lengths(batch), CPU)
+    inputs = model_inputs(batch, MicroBatch(rows, width, computed(batch, rows, width)), needed_lengths(batch), CPU)
     with torch.no_grad():
         return predictor_states(model, inputs), inputs
 
@@ -92,7 +96,7 @@ def test_a_neighbour_changes_nothing(width):
 def test_gradients_of_packed_and_padded_rows_are_those_of_transformers(width):
     batch, rows = random_batch(), [3, 0, 4, 1, 2]
     model = tiny_model()
-    inputs = model_inputs(batch, MicroBatch(rows, width, 0), needed_lengths(batch), CPU)
+    inputs = model_inputs(batch, MicroBatch(rows, width, computed(batch, rows, width)), needed_lengths(batch), CPU)
     weights = torch.randn(len(inputs.targets), 24, generator=torch.Generator().manual_seed(1))
     expected_model = tiny_model().double()
     parts = []
@@ -106,3 +110,26 @@ def test_gradients_of_packed_and_padded_rows_are_those_of_transformers(width):
     for (name, ours), theirs in zip(model.model.named_parameters(), expected_model.model.parameters(), strict=True):
         error = (ours.grad.double() - theirs.grad).norm() / theirs.grad.norm()
         assert error < 2e-6, (name, error)
+
+
+def test_a_packed_row_is_padded_to_what_is_computed_and_nothing_sees_the_padding():
+    batch, rows, model = random_batch(), [1, 0, 3], tiny_model()
+    use_causal_attention(model)
+    needed = needed_lengths(batch)
+    tokens = int(needed[rows].sum())
+    padded = model_inputs(batch, MicroBatch(rows, None, tokens + 3), needed, CPU)
+    plain = model_inputs(batch, MicroBatch(rows, None, tokens), needed, CPU)
+    assert padded.input_ids.shape == padded.position_ids.shape == (1, tokens + 3)
+    assert padded.packed.lengths == [*plain.packed.lengths, 3]
+    for name in ("predictors", "targets", "trained", "sequence_ids"):
+        assert torch.equal(getattr(padded, name), getattr(plain, name))
+    with torch.no_grad():
+        torch.testing.assert_close(predictor_states(model, padded), predictor_states(model, plain), rtol=0, atol=1e-6)
+
+
+def test_a_dummy_has_one_predictor_and_no_token_of_the_batch():
+    batch = random_batch()
+    inputs = model_inputs(batch, MicroBatch([], 4, 4), needed_lengths(batch), CPU)
+    assert inputs.input_ids.tolist() == inputs.position_ids.tolist() == [[0, 0, 0, 0]]
+    assert inputs.predictors.tolist() == inputs.targets.tolist() == [0]
+    assert inputs.trained.numel() == 0

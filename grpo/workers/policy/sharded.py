@@ -1,0 +1,222 @@
+"""A policy model over many ranks: cut by tensor parallelism, its parameters sharded over data parallel ranks (FSDP2).
+
+The forward pass computes in the policy's precision from float32 masters. Gradients are summed over data parallel ranks
+in float32 and never divided: the loss has the denominators of the whole batch in it already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from transformers import PreTrainedModel
+
+from grpo.algorithm.metrics import MetricSums
+from grpo.config.schema import Policy
+from grpo.models.parallel_plans import shard_range, tensor_parallel
+from grpo.models.sharded_loading import Reader, restore_buffers
+from grpo.workers.policy.architecture import checkpoint_activations
+from grpo.workers.policy.local import frozen
+from grpo.workers.policy.logprob_model import LogprobModel, attention_width, matrix_parameters
+from grpo.workers.policy.optimizer import NamedAdamW
+from grpo.workers.policy.parallel import ParallelContext
+from grpo.workers.policy.plan import BatchPlan, Ranks
+from grpo.workers.policy.reduction import reduce_metrics, sum_tokens
+
+
+class ShardedExecution:
+    """The same as `LocalExecution` over the ranks of a context. Every method but `take` is called by all of them."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        reference: PreTrainedModel | None,
+        policy: Policy,
+        device: torch.device,
+        parallel: ParallelContext,
+    ) -> None:
+        """The models are the same on every rank, on the CPU, or without values (meta device): then `fill` follows."""
+        self._parallel, self._device = parallel, device
+        self._dtype = getattr(torch, policy.precision)
+        self.ranks = Ranks(parallel.dp_rank, parallel.dp_size, matrix_parameters(model), attention_width(model))
+        if policy.dtensor_cfg.activation_checkpointing:
+            checkpoint_activations(model)
+        model.eval()  # type: ignore[no-untyped-call]
+        self.masters = model
+        self.compute = self._shard(model, policy)
+        self.reference = None if reference is None else self._shard(frozen(reference, self._dtype), policy)
+        adamw = policy.optimizer.kwargs
+        self.optimizer = ShardedAdamW(
+            self.masters, parallel, lr=adamw.lr, betas=adamw.betas, eps=adamw.eps, weight_decay=adamw.weight_decay
+        )
+
+    @torch.no_grad()
+    def fill(self, model: LogprobModel, weights: Iterable[tuple[str, Reader]]) -> None:
+        """Give a model without values those of `weights`, of which this rank reads its part alone."""
+        inner = model.model
+        model.to_empty(device=self._device)
+        if inner.config.tie_word_embeddings:
+            inner.get_output_embeddings().weight = inner.get_input_embeddings().weight  # type: ignore[no-untyped-call]
+        restore_buffers(inner, self._device)
+        parameters = dict(inner.named_parameters())
+        for name, read in weights:
+            parameter = cast("DTensor", parameters.pop(name))
+            part = own_part(parameter, self._parallel)
+            if all(each.stop > each.start for each in part):
+                parameter.to_local().copy_(read(part))
+        assert not parameters, f"without values: {sorted(parameters)}"
+
+    def weights_changed(self) -> None:
+        """Parameters are gathered anew in every pass."""
+
+    def pass_done(self, model: LogprobModel) -> None:
+        """Give back what a pass without gradients has gathered."""
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def total_metrics(self, own: MetricSums, plan: BatchPlan) -> MetricSums:
+        return reduce_metrics(own, plan.places, plan.sequences, self._parallel.dp_group)
+
+    def total_tokens(self, values: Tensor) -> Tensor:
+        return sum_tokens(values, self._device, self._parallel.dp_group)
+
+    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """In the compute dtype, gathered one at a time: every rank takes them all."""
+        for name, parameter in self.masters.named_parameters():
+            yield name, gather(parameter.detach(), self._parallel, self._dtype)
+
+    def whole_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """On the CPU of the first rank; the others get nothing. Each is gathered on all for a moment."""
+        first = self._parallel.dp_rank == self._parallel.tp_rank == 0
+        gathered = {}
+        for name, each in tensors.items():
+            value = gather(each, self._parallel, each.dtype) if isinstance(each, DTensor) else each
+            if first:
+                gathered[name] = value.to("cpu", copy=True)
+        return gathered
+
+    def take(self, parameter: Tensor, value: Tensor) -> None:
+        assert isinstance(parameter, DTensor)
+        parameter.to_local().copy_(value[own_part(parameter, self._parallel)])
+
+    def _shard(self, model: PreTrainedModel, policy: Policy) -> LogprobModel:
+        parallel = self._parallel
+        if parallel.tp_size > 1:
+            tensor_parallel(model, parallel.mesh["tp"], sequence_parallel=parallel.sequence_parallel)
+        root = LogprobModel.of(model, policy)
+        compute = None if self._dtype == torch.float32 else self._dtype
+        precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
+        mesh, several = parallel.mesh["dp"], parallel.dp_size > 1
+        for layer in cast("nn.ModuleList", model.get_decoder().layers):  # type: ignore[no-untyped-call]
+            fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=several)
+        fully_shard(root, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+        for module in root.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(enable=True)
+        return root
+
+
+class ShardedAdamW(NamedAdamW):
+    """`NamedAdamW` over DTensors: every rank updates its own part, and the norm is that of the whole gradient."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parallel: ParallelContext,
+        *,
+        lr: float,
+        betas: Sequence[float],
+        eps: float,
+        weight_decay: float,
+    ) -> None:
+        super().__init__(module, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        self._parallel = parallel
+
+    def clip(self, max_norm: float | None) -> float:
+        """As in one process; a parameter that tensor parallel ranks have copies of counts once."""
+        gradients = [cast("DTensor", each.grad) for each in self._parameters.values() if each.grad is not None]
+        norm = self._norm(gradients)
+        if max_norm is not None and norm > max_norm:
+            torch._foreach_mul_([each.to_local() for each in gradients], max_norm / (norm + 1e-6))
+        return norm
+
+    def non_finite(self) -> list[str]:
+        """Names of the parameters with a NaN or an infinity in this rank's part of their gradients."""
+        return [
+            name
+            for name, each in self._parameters.items()
+            if each.grad is not None and not cast("DTensor", each.grad).to_local().isfinite().all()
+        ]
+
+    def _norm(self, gradients: Sequence[DTensor]) -> float:
+        first = self._parallel.tp_rank == 0
+        own = [each.to_local() for each in gradients if first or _tensor_parallel_dim(each) is not None]
+        total = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
+        if own:
+            total = torch.nn.utils.get_total_norm(own).double().square()
+        dist.all_reduce(total, group=self._parallel.world_group)
+        return float(total.sqrt())
+
+    def _moment(self, tensors: Mapping[str, Tensor], name: str, moment: str) -> Tensor:
+        value = super()._moment(tensors, name, moment)
+        if moment == "step":
+            return value
+        parameter = cast("DTensor", self._parameters[name])
+        own = cast("DTensor", torch.zeros_like(parameter))
+        own.to_local().copy_(value[own_part(parameter, self._parallel)])
+        return own
+
+
+def own_part(parameter: DTensor, parallel: ParallelContext) -> tuple[slice, ...]:
+    """Where this rank's part lies in the whole tensor: first cut by tensor parallel ranks, then its rows."""
+    part = [(0, size) for size in parameter.shape]
+    cut = _tensor_parallel_dim(parameter)
+    if cut is not None:
+        part[cut] = shard_range(parameter.shape[cut], parallel.tp_rank, parallel.tp_size)
+    first, stop = part[0]
+    start, end = shard_range(stop - first, parallel.dp_rank, parallel.dp_size)
+    part[0] = (first + start, first + end)
+    return tuple(slice(*each) for each in part)
+
+
+def _tensor_parallel_dim(tensor: DTensor) -> int | None:
+    """The dimension that tensor parallel ranks, the second of a mesh of two, have cut; None where each has all."""
+    placement = tensor.placements[-1]
+    if tensor.device_mesh.ndim == 1 or isinstance(placement, Replicate):
+        return None
+    return cast("Shard", placement).dim
+
+
+def gather(tensor: Tensor, parallel: ParallelContext, dtype: torch.dtype) -> Tensor:
+    """The whole tensor in `dtype` on every rank: rows from data parallel ranks, then the parts of tensor parallel ones.
+
+    DTensor's own way plans this anew for each tensor, and warns that it takes two messages.
+    """
+    assert isinstance(tensor, DTensor)
+    local, shape = tensor.to_local().to(dtype), list(tensor.shape)
+    cut = _tensor_parallel_dim(tensor)
+    if cut is not None:
+        first, stop = shard_range(shape[cut], parallel.tp_rank, parallel.tp_size)
+        shape[cut] = stop - first
+    rows = _joined(local, shape[0], 0, parallel.dp_group)
+    return rows if cut is None else _joined(rows, tensor.shape[cut], cut, parallel.tp_group)
+
+
+def _joined(part: Tensor, size: int, dim: int, group: dist.ProcessGroup) -> Tensor:
+    """Parts of `size` along `dim`, cut as `shard_range` does, put together."""
+    ranks = group.size()
+    if ranks == 1:
+        return part
+    front = part.movedim(dim, 0)
+    padded = front.new_zeros((-(-size // ranks), *front.shape[1:]))
+    padded[: len(front)] = front
+    parts = padded.new_empty((ranks, *padded.shape))
+    dist.all_gather(list(parts), padded, group=group)
+    return parts.flatten(0, 1)[:size].movedim(0, dim).contiguous()

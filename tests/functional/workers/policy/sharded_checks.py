@@ -1,0 +1,188 @@
+"""What each rank of a world of four does in test_sharded.py, and gives back."""
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import grpo.workers.policy.dtensor as worker_module
+from grpo.models.parallel_plans import shard_range
+from grpo.workers.policy.dtensor import DTensorPolicy
+from grpo.workers.policy.parallel import ParallelContext
+from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
+from tests.support.policy import VOCABULARY, random_batch, tiny_config, tiny_model
+
+SMALL_STEPS = {"optimizer": {"kwargs": {"lr": 1e-6, "weight_decay": 0.0}}}
+CONTEXTS = {}
+
+
+def context(tensor, *, sequence_parallel=False):
+    if (tensor, sequence_parallel) not in CONTEXTS:
+        settings = {"tensor_parallel_size": tensor, "sequence_parallel": sequence_parallel}
+        policy = tiny_config(policy={"dtensor_cfg": settings}).policy
+        CONTEXTS[tensor, sequence_parallel] = ParallelContext.create(policy, "cpu")
+    return CONTEXTS[tensor, sequence_parallel]
+
+
+def config(tensor, *, loss_fn=None, sequence_parallel=False, **policy):
+    settings = {"tensor_parallel_size": tensor, "sequence_parallel": sequence_parallel}
+    return tiny_config(policy={"dtensor_cfg": settings, **policy}, loss_fn=loss_fn)
+
+
+def run(check):
+    """Cells are (name of a function here, its arguments)."""
+    name, arguments = check
+    return globals()[name](**arguments)
+
+
+class Widest(TorchDispatchMode):
+    """Shapes of every float32 or wider result that is as wide as the vocabulary or as a rank's part of it."""
+
+    def __init__(self, widths):
+        super().__init__()
+        self.widths, self.shapes = widths, set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for each in [] if func.is_view else tree_leaves(result):
+            wide = type(each) is torch.Tensor and each.dtype in {torch.float32, torch.float64}
+            if wide and each.ndim == 2 and each.shape[1] in self.widths:
+                self.shapes.add(tuple(each.shape))
+        return result
+
+
+def vocabulary_parallel(*, tokens, width, vocabulary, chunk_size, temperature, dtype, with_entropy):
+    """Values and gradients over all four ranks, and what was as wide as the vocabulary."""
+    generator = torch.Generator().manual_seed(tokens)
+    hidden, weight = (
+        torch.randn(rows, width, generator=generator, dtype=torch.float64).to(getattr(torch, dtype))
+        for rows in (tokens, vocabulary)
+    )
+    targets = torch.randint(0, vocabulary, (tokens,), generator=generator)
+    grads = torch.randn(2, tokens, generator=generator, dtype=torch.float64)
+    first, stop = shard_range(vocabulary, dist.get_rank(), dist.get_world_size())
+    leaves = [hidden.requires_grad_(), weight[first:stop].clone().requires_grad_()]
+    with Widest({vocabulary, stop - first}) as seen:
+        values = vocabulary_parallel_logprobs(
+            leaves[0], leaves[1], targets, first_row=first, group=dist.group.WORLD,
+            temperature=temperature, chunk_size=chunk_size, with_entropy=with_entropy,
+        )  # fmt: skip
+        used = [(value, grad) for value, grad in zip(values, grads, strict=True) if value is not None]
+        total = sum((value * grad.to(value.dtype)).sum() for value, grad in used)
+        gradients = torch.autograd.grad(total, leaves)
+    return (
+        [None if each is None else each.detach().double().numpy() for each in values],
+        [each.double().numpy() for each in gradients],
+        sorted(seen.shapes),
+    )
+
+
+def widest_logits(tensor, sequence_parallel, precision, chunk_size):
+    """The most rows of float32 logits that a whole update and a log-prob pass have at once; those of all tokens."""
+    parallel = context(tensor, sequence_parallel=sequence_parallel)
+    settings = config(
+        tensor, sequence_parallel=sequence_parallel, precision=precision, logprob_chunk_size=chunk_size,
+        train_micro_batch_size=64, logprob_batch_size=64, loss_fn={"entropy_coef": 0.1},
+    )  # fmt: skip
+    policy = DTensorPolicy(tiny_model(), settings, parallel=parallel)
+    first, stop = shard_range(VOCABULARY, parallel.tp_rank, parallel.tp_size)
+    with Widest({VOCABULARY, stop - first}) as seen:
+        policy.train(random_batch())
+        policy.logprobs(random_batch())
+    return sorted(seen.shapes)
+
+
+def exported(tensor, *, folder=None, precision="float32", tied=False, random=False):
+    """The weights that every rank is given, and how many elements of each this rank has read and holds."""
+    counts = {}
+
+    def counting(folder, wanted):
+        for name, read in original(folder, wanted):
+
+            def counted(part, name=name, read=read):
+                value = read(part)
+                counts[name] = counts.get(name, 0) + value.numel()
+                return value
+
+            yield name, counted
+
+    original = worker_module.stored_weights
+    worker_module.stored_weights = counting if not random else original
+    try:
+        if folder is None:
+            policy = DTensorPolicy(tiny_model(tied=tied), config(tensor, precision=precision), parallel=context(tensor))
+        else:
+            settings = config(
+                tensor, precision=precision, model_name=folder, random_weights=random,
+                loss_fn={"reference_policy_kl_penalty": 0.1},
+            )  # fmt: skip
+            settings = settings.model_copy(update={"cluster": settings.cluster.model_copy(update={"gpus_per_node": 0})})
+            policy = DTensorPolicy.from_config(settings, context(tensor))
+    finally:
+        worker_module.stored_weights = original
+    held = {name: each.to_local().numel() for name, each in policy._masters.named_parameters()}
+    weights = {name: each.float().numpy().copy() for name, each in policy.export_weights()}
+    batch = random_batch()
+    logprobs = [policy.logprobs(batch)] + ([] if folder is None else [policy.reference_logprobs(batch)])
+    return weights, counts, held, [each.numpy() for each in logprobs]
+
+
+def resumed(tensor, other):
+    """A run of four updates, one that resumes it after two in another layout, and how near they come."""
+    batches = [random_batch(seed=seed) for seed in range(4)]
+    policy = DTensorPolicy(tiny_model(), config(tensor), parallel=context(tensor))
+    for batch in batches[:2]:
+        policy.train(batch)
+    tensors, values = policy.state()
+    rank = dist.get_rank()
+    shared = [({name: each.clone() for name, each in tensors.items()}, values)]
+    dist.broadcast_object_list(shared, src=0)
+    metrics = [dict(policy.train(batch).metrics) for batch in batches[2:]]
+    again = DTensorPolicy(tiny_model(seed=8), config(other), parallel=context(other))
+    again.train(batches[3])
+    again.logprobs(batches[0])
+    again.load_state(*shared[0])
+    back, _ = again.state()
+    same = rank != 0 or all(torch.equal(back[name], each) for name, each in shared[0][0].items())
+    resumed_metrics = [dict(again.train(batch).metrics) for batch in batches[2:]]
+    ends = [each.state()[0] for each in (policy, again)]
+    furthest = max((float((ends[0][name] - ends[1][name]).abs().max()) for name in ends[0]), default=0.0)
+    return bool(tensors) == (rank == 0), same, metrics, resumed_metrics, furthest
+
+
+def refused_update(tensor):
+    """What a gradient that is not finite comes to, and whether the weights stayed."""
+    policy, batch = DTensorPolicy(tiny_model(), config(tensor), parallel=context(tensor)), random_batch()
+    before = {name: each.clone() for name, each in policy.export_weights()}
+    bad = batch.advantages.clone()
+    bad[1] = torch.nan
+    try:
+        policy.train(batch.with_values(advantages=bad))
+        message = None
+    except FloatingPointError as error:
+        message = str(error)
+    same = all(torch.equal(each, before[name]) for name, each in policy.export_weights())
+    return message, same, dict(policy.train(batch).metrics)
+
+
+def small_updates_in_bfloat16(tensor):
+    """How far masters and exported weights move in three updates of 1e-6, and the loss beside float32's."""
+    model = tiny_model()
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.fill_(0.02)
+    policy = DTensorPolicy(model, config(tensor, precision="bfloat16", **SMALL_STEPS), parallel=context(tensor))
+    name = "model.layers.0.mlp.down_proj.weight"
+    rounded = dict(policy.export_weights())[name]
+    start = policy.state()[0]
+    metrics = [dict(policy.train(random_batch()).metrics) for _ in range(3)]
+    end = policy.state()[0]
+    moved = {} if not start else {"masters": float((end["model." + name] - start["model." + name]).abs().max())}
+    exported_same = torch.equal(dict(policy.export_weights())[name], rounded)
+    return moved, exported_same, rounded.dtype == torch.bfloat16, metrics
+
+
+def untrained(tensor):
+    """A batch without a trained token makes no update and exchanges nothing."""
+    policy, batch = DTensorPolicy(tiny_model(), config(tensor), parallel=context(tensor)), random_batch()
+    result = policy.train(batch.with_values(mask=torch.zeros_like(batch.mask)))
+    return result.trained_tokens, result.metrics["loss"], policy.weight_version
