@@ -73,12 +73,11 @@ def training_layout(config: Config) -> Iterator[Conflict]:
     if any(resources(config)) or any(one_backend(config)):
         return
     ranks, copies = layout(config).training_gpus, model_parallel_size(config)
-    keys = (
-        *_parallel_keys(config),
-        *((_NODES, _GPUS) if config.cluster.gpus_per_node else (_GPUS, "cluster.cpu_ranks")),
-    )
+    on_gpus = config.cluster.gpus_per_node > 0
+    keys = (*_parallel_keys(config), *((_NODES, _GPUS) if on_gpus else (_GPUS, "cluster.cpu_ranks")))
     if ranks % copies:
-        yield Conflict(keys, f"one copy of the model takes {copies} ranks, which do not divide the {ranks} that train")
+        unit = "GPUs" if on_gpus else "ranks"
+        yield Conflict(keys, f"one copy of the model takes {copies} {unit}, which do not divide the {ranks} that train")
     elif config.policy.train_global_batch_size % (ranks // copies):
         yield Conflict(
             ("policy.train_global_batch_size", *keys),

@@ -73,7 +73,11 @@ class RaySession:
             self._folder = _session_folder()
             with reduced_environment():
                 self._keeper = start_keeper(self._folder)
-                _start(self._folder, cpus, gpus)
+                try:
+                    _start(self._folder, cpus, gpus)
+                except BaseException:
+                    self.close()
+                    raise
         else:
             _join(address)
 

@@ -14,6 +14,7 @@ from grpo.workers.groups.rendezvous import join_process_group
 from grpo.workers.groups.reservation import Reservation
 from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.group import PolicyGroup
+from grpo.workers.policy.parallel import ParallelContext
 from grpo.workers.policy.rank_policy import RankPolicy
 
 
@@ -39,10 +40,10 @@ def started_policy(config: Config, reservation: Reservation | None) -> Iterator[
 
 def make_rank(config: Config) -> RankPolicy:
     """One rank of the policy, in the process where it is to be; all ranks at the same time."""
+    on_gpu = config.cluster.gpus_per_node > 0
     if config.cluster.cpu_threads is not None:
         torch.set_num_threads(config.cluster.cpu_threads)
     if layout(config).training_gpus > 1:
-        join_process_group(
-            "nccl" if config.cluster.gpus_per_node else "gloo", timeout_s=config.cluster.worker_timeout_s
-        )
-    return RankPolicy(DTensorPolicy.from_config, config)
+        join_process_group("nccl" if on_gpu else "gloo", timeout_s=config.cluster.worker_timeout_s)
+    parallel = ParallelContext.create(config.policy, "cuda" if on_gpu else "cpu")
+    return RankPolicy(DTensorPolicy.from_config, config, parallel)
