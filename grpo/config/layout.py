@@ -7,7 +7,7 @@ from grpo.config.schema import Config
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks; a CPU run counts as one of each."""
+    """Ranks; those of a CPU run are `cluster.cpu_ranks`."""
 
     training_gpus: int
     generation_gpus: int
@@ -21,7 +21,7 @@ class Layout:
 def layout(config: Config) -> Layout:
     """The layout of a resolved configuration; sizes that do not divide are for `validate` to refuse."""
     cluster, colocated = config.cluster, config.policy.generation.colocated
-    total = cluster.num_nodes * cluster.gpus_per_node or 1
+    total = cluster.num_nodes * cluster.gpus_per_node or cluster.cpu_ranks
     if colocated.enabled:
         return Layout(total, total, model_parallel_size(config))
     resources = colocated.resources

@@ -24,7 +24,9 @@ from grpo.trainer.loop import Parts, StepObserver
 from grpo.trainer.prepare import Prepared, train_sampling, validation_sampling
 from grpo.trainer.supported import device_of
 from grpo.workers.generation.factory import make_generator
-from grpo.workers.policy.factory import make_policy
+from grpo.workers.groups.reservation import reserved_for
+from grpo.workers.policy.factory import started_policy
+from grpo.workers.policy.group import PolicyGroup
 from grpo.workers.protocol import Generator
 
 _VOLATILE = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache")
@@ -38,15 +40,16 @@ def assembled(
     checkpoints: CheckpointManager | None,
     observers: tuple[StepObserver, ...] = (),
 ) -> Iterator[Parts]:
-    """Start engine and policy; on leaving, by an exception too, the engine is ended."""
+    """Start engine and policy; on leaving, by an exception too, they and their processes are ended."""
     config = prepared.config
     if config.cluster.cpu_threads is not None:
         torch.set_num_threads(config.cluster.cpu_threads)
     _seed_everything(config.grpo.seed)
     with ExitStack() as stack:
-        generator = make_generator(config, prepared.model_path)
+        reservation = stack.enter_context(reserved_for(config))
+        generator = make_generator(config, prepared.model_path, reservation)
         stack.callback(generator.shutdown)
-        policy = make_policy(config)
+        policy = stack.enter_context(started_policy(config, reservation))
         scorer = Scorer(
             rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping
         )
@@ -61,8 +64,11 @@ def assembled(
             evaluator=_evaluator(prepared, generator, scorer),
             checkpoints=checkpoints,
             run=run,
-            timer=PhaseTimer(synchronise=torch.cuda.synchronize if device_of(config) == "cuda" else None),
+            timer=PhaseTimer(
+                synchronise=torch.cuda.synchronize if device_of(config) == "cuda" and reservation is None else None
+            ),
             observers=observers,
+            measures=(policy.step_metrics,) if isinstance(policy, PolicyGroup) else (),
         )
 
 

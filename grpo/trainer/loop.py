@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -15,12 +15,12 @@ from grpo.checkpoint.signals import StopRequest
 from grpo.config.schema import Config
 from grpo.refit.local import LocalRefit
 from grpo.rollout.source import Rollout, RolloutSource
+from grpo.telemetry.memory import memory_metrics
 from grpo.telemetry.run_directory import RunDirectory
 from grpo.telemetry.timers import PhaseTimer
 from grpo.trainer.advantages import training_batch
 from grpo.trainer.evaluation import Evaluation, Evaluator
 from grpo.trainer.step_metrics import (
-    memory_metrics,
     performance_metrics,
     reward_metrics,
     rollout_metrics,
@@ -49,6 +49,7 @@ class Parts:
     run: RunDirectory
     timer: PhaseTimer
     observers: tuple[StepObserver, ...] = ()
+    measures: tuple[Callable[[], Mapping[str, float]], ...] = ()  # what the parts count themselves, since asked last
 
 
 @dataclass
@@ -161,6 +162,8 @@ class Trainer:
             **update_metrics(updates),
             **memory_metrics(),
         }
+        for measure in parts.measures:
+            metrics |= measure()
         self._progress.recent_rewards.append(metrics["train/reward"])
         reason = self._finished(stop)
         if self._validation_due(step, reason):

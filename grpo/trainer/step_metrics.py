@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
@@ -63,15 +62,6 @@ def performance_metrics(rollout: Rollout, seconds: float, devices: int) -> dict[
         "performance/tokens_per_second_per_gpu": tokens / seconds / devices,
         "performance/generated_tokens_per_second": rollout.generated_tokens / seconds,
     }
-
-
-def memory_metrics() -> dict[str, float]:
-    """Resident memory of this process, and what torch holds of the GPU where there is one; GiB."""
-    metrics = {"memory/rss_gib": psutil.Process().memory_info().rss / 2**30}
-    if torch.cuda.is_available():
-        metrics["memory/allocated_gib"] = torch.cuda.max_memory_allocated() / 2**30
-        metrics["memory/reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
-    return metrics
 
 
 def _combined(name: str, updates: Sequence[Mapping[str, float]]) -> float:

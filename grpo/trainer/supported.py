@@ -9,8 +9,8 @@ from grpo.errors import ConfigError
 
 
 def world_size(config: Config) -> int:
-    """Training processes that the configuration asks for; a CPU run (gpus_per_node 0) has one."""
-    return max(1, config.cluster.num_nodes * config.cluster.gpus_per_node)
+    """Training processes that the configuration asks for."""
+    return config.cluster.num_nodes * config.cluster.gpus_per_node or config.cluster.cpu_ranks
 
 
 def device_of(config: Config) -> str:
@@ -20,10 +20,11 @@ def device_of(config: Config) -> str:
 
 def check_runnable(config: Config) -> None:
     """Raise ConfigError naming the keys if this machine or this version cannot run the configuration."""
-    asked = _beyond_one_process(config)
+    asked = _cannot_run(config)
     if asked:
         raise ConfigError(
-            "this version trains in one process on at most one GPU; the recipe asks for "
+            "this version trains on at most one GPU, or with the PyTorch backend in several processes on the CPU; the "
+            "recipe asks for "
             + ", ".join(asked)
             + ". Such a recipe can be resolved and printed (grpo config) but not trained yet."
         )
@@ -34,16 +35,19 @@ def check_runnable(config: Config) -> None:
         )
 
 
-def _beyond_one_process(config: Config) -> list[str]:
+def _cannot_run(config: Config) -> list[str]:
     policy, cluster, generation = config.policy, config.cluster, config.policy.generation
     asked = []
-    if world_size(config) > 1:
+    if world_size(config) > max(1, cluster.cpu_ranks):
         asked.append(f"cluster.num_nodes={cluster.num_nodes} x cluster.gpus_per_node={cluster.gpus_per_node}")
     if policy.megatron_cfg.enabled:
         can_run = ("enabled", "activation_checkpointing", "distributed_data_parallel_config")
         asked += _changed(policy.megatron_cfg, "policy.megatron_cfg", can_run=can_run)
+        if cluster.cpu_ranks > 1:
+            asked.append(f"cluster.cpu_ranks={cluster.cpu_ranks} with policy.megatron_cfg.enabled=True")
     if policy.dtensor_cfg.enabled:
-        asked += _changed(policy.dtensor_cfg, "policy.dtensor_cfg", can_run=("activation_checkpointing",))
+        several = ("tensor_parallel_size", "sequence_parallel") if cluster.cpu_ranks > 1 else ()
+        asked += _changed(policy.dtensor_cfg, "policy.dtensor_cfg", can_run=("activation_checkpointing", *several))
     if not generation.colocated.enabled:
         asked.append("policy.generation.colocated.enabled=False")
     if generation.backend == "vllm" and generation.vllm_cfg.tensor_parallel_size > 1:

@@ -22,6 +22,8 @@ def cpu_run(config: Config) -> Iterator[Conflict]:
     if config.cluster.gpus_per_node > 0:
         if config.cluster.cpu_threads is not None:
             yield Conflict(("cluster.cpu_threads", _GPUS), "threads are set for CPU runs only; null")
+        if config.cluster.cpu_ranks > 1:
+            yield Conflict(("cluster.cpu_ranks", _GPUS), "a run on GPUs has one rank a GPU; 1")
         return
     if config.cluster.num_nodes > 1:
         yield Conflict((_NODES, _GPUS), "a CPU run has one node")
@@ -29,6 +31,15 @@ def cpu_run(config: Config) -> Iterator[Conflict]:
         yield Conflict((f"{_COLOCATED}.enabled", _GPUS), "a CPU run has no GPUs to share out; set true")
     if config.policy.dtensor_cfg.enabled and config.policy.dtensor_cfg.cpu_offload:
         yield Conflict((f"{_DTENSOR}.cpu_offload", _GPUS), "a CPU run has nothing to offload; set false")
+
+
+def launcher(config: Config) -> Iterator[Conflict]:
+    if config.cluster.launcher == "ray":
+        return
+    if config.cluster.cpu_ranks > 1:
+        yield Conflict(("cluster.cpu_ranks", "cluster.launcher"), "several ranks need workers: launcher=ray, or 1")
+    if config.cluster.ray_address is not None:
+        yield Conflict(("cluster.ray_address", "cluster.launcher"), "only launcher=ray uses it; null, or launcher=ray")
 
 
 def resources(config: Config) -> Iterator[Conflict]:
@@ -62,9 +73,11 @@ def training_layout(config: Config) -> Iterator[Conflict]:
     if any(resources(config)) or any(one_backend(config)):
         return
     ranks, copies = layout(config).training_gpus, model_parallel_size(config)
-    keys = (*_parallel_keys(config), _NODES, _GPUS)
+    on_gpus = config.cluster.gpus_per_node > 0
+    keys = (*_parallel_keys(config), *((_NODES, _GPUS) if on_gpus else (_GPUS, "cluster.cpu_ranks")))
     if ranks % copies:
-        yield Conflict(keys, f"one copy of the model takes {copies} GPUs, which do not divide the {ranks} that train")
+        unit = "GPUs" if on_gpus else "ranks"
+        yield Conflict(keys, f"one copy of the model takes {copies} {unit}, which do not divide the {ranks} that train")
     elif config.policy.train_global_batch_size % (ranks // copies):
         yield Conflict(
             ("policy.train_global_batch_size", *keys),
@@ -153,6 +166,6 @@ def micro_batch_tokens(config: Config) -> Iterator[Conflict]:
 
 
 RULES: tuple[Rule, ...] = (
-    one_backend, cpu_run, resources, training_layout, engine_layout, sequence_parallel, megatron_overlap,
+    one_backend, cpu_run, launcher, resources, training_layout, engine_layout, sequence_parallel, megatron_overlap,
     sequence_multiple, one_batching, micro_batch_tokens,
 )  # fmt: skip

@@ -43,11 +43,15 @@ class Logger(Section):
 class Cluster(Section):
     num_nodes: int = Field(1, gt=0)
     gpus_per_node: int = Field(1, ge=0, description="0 runs on the CPU")
+    cpu_ranks: int = Field(1, gt=0, description="training processes of a CPU run; more than 1 needs launcher 'ray'")
     cpu_threads: int | None = Field(
         None, gt=0, description="torch threads of a CPU run; null: torch's own choice, which OMP_NUM_THREADS sets"
     )
     launcher: Literal["in_process", "ray"] = Field(
-        "in_process", description="'ray' runs the generation engine in a process of its own, on this machine"
+        "in_process", description="'ray' runs the policy and the generation engine in processes of their own"
+    )
+    ray_address: str | None = Field(
+        None, description="host:port of a running Ray cluster, or 'auto'; null: Ray is started on this machine"
     )
     worker_timeout_s: float = Field(
         1800.0, gt=0, description="seconds that a worker process may take for its start or one call before it is killed"

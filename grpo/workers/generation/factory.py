@@ -7,11 +7,14 @@ from pathlib import Path
 from grpo.config.schema import Config
 from grpo.workers.generation.local import make_local_generator
 from grpo.workers.generation.remote import RemoteGenerator
+from grpo.workers.groups.reservation import Reservation
 from grpo.workers.protocol import Generator
 
 
-def make_generator(config: Config, model_path: Path) -> Generator:
+def make_generator(config: Config, model_path: Path, reservation: Reservation | None = None) -> Generator:
     """Start the engine of `policy.generation.backend`: in this process, or in its own under `cluster.launcher=ray`.
+
+    Its own runs where `reservation` has rank 0; without one, in a Ray of its own on this machine.
 
     Raises:
         GenerationError: the engine is not installed or does not start.
@@ -19,5 +22,5 @@ def make_generator(config: Config, model_path: Path) -> Generator:
         WorkerError: Ray is not installed, or the process does not start.
     """
     if config.cluster.launcher == "ray":
-        return RemoteGenerator(config, model_path)
+        return RemoteGenerator(config, model_path, reservation)
     return make_local_generator(config, model_path)

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from grpo.config.schema import Config
 from grpo.workers.generation.local import make_local_generator
-from grpo.workers.groups.ray_worker import STOP_SECONDS, RayWorker
+from grpo.workers.groups.packed import PackedTensor
+from grpo.workers.groups.ray_session import STOP_SECONDS
+from grpo.workers.groups.ray_worker import RayWorker
+from grpo.workers.groups.reservation import Reservation
 from grpo.workers.protocol import Completion, SamplingParams
-
-
-@dataclass(frozen=True)
-class PackedWeight:
-    """A tensor as bytes, so that the object store shares it between processes without a copy."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    data: np.ndarray[Any, np.dtype[np.uint8]]
-
-    @classmethod
-    def pack(cls, name: str, tensor: Tensor) -> PackedWeight:
-        flat = tensor.detach().to("cpu", copy=True).contiguous().flatten()
-        return cls(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy())
-
-    def unpack(self) -> tuple[str, Tensor]:
-        data = torch.from_numpy(self.data.copy())  # what comes from the object store is read-only
-        return self.name, data.view(getattr(torch, self.dtype)).view(self.shape)
 
 
 class EngineProcess:
@@ -49,7 +30,7 @@ class EngineProcess:
     ) -> list[list[Completion]]:
         return self._engine.generate(prompts, num_completions, sampling, seeds)
 
-    def update_weights(self, weights: Sequence[PackedWeight], version: int) -> None:
+    def update_weights(self, weights: Sequence[PackedTensor], version: int) -> None:
         self._engine.update_weights((weight.unpack() for weight in weights), version)
 
     def sleep(self) -> None:
@@ -65,8 +46,8 @@ class EngineProcess:
 class RemoteGenerator:
     """A `Generator` whose engine runs in a Ray actor. Errors are the engine's own; see `RayWorker` for deadlines."""
 
-    def __init__(self, config: Config, model_path: Path) -> None:
-        """Start the process and, in it, the engine of `policy.generation.backend`.
+    def __init__(self, config: Config, model_path: Path, reservation: Reservation | None = None) -> None:
+        """Start the process and, in it, the engine of `policy.generation.backend`; beside rank 0 of a reservation.
 
         Raises:
             WorkerError: Ray is missing, or the engine does not start within `cluster.worker_timeout_s`.
@@ -78,6 +59,7 @@ class RemoteGenerator:
             model_path,
             timeout_s=config.cluster.worker_timeout_s,
             num_gpus=min(1, config.cluster.gpus_per_node),
+            reservation=reservation,
             environment={"OMP_NUM_THREADS": str(config.cluster.cpu_threads or 1)},
         )
         self.weight_version = 0
@@ -91,7 +73,7 @@ class RemoteGenerator:
 
     def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
         """Send all weights through the object store, then let the engine take them; on an error the old ones stay."""
-        packed = [PackedWeight.pack(name, tensor) for name, tensor in weights]
+        packed = [PackedTensor.pack(name, tensor) for name, tensor in weights]
         self._worker.call("update_weights", packed, version)
         self.weight_version = version
 

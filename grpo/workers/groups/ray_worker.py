@@ -1,21 +1,13 @@
-"""One object in a Ray actor on this machine: every call has a deadline, every error reaches the caller."""
+"""One object in a Ray actor: every call has a deadline, every error reaches the caller."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo.errors import GrpoError, WorkerError
-
-STOP_SECONDS = 20.0
-# What a worker process sees of the environment: names and beginnings of names. Everything else may hold secrets.
-_PASSED_ON = (
-    "CUDA_", "GRPO_", "HF_HOME", "HF_HUB_OFFLINE", "HOME", "LANG", "LC_", "LD_", "LOGNAME", "NCCL_", "NVIDIA_", "OMP_",
-    "PATH", "PYTHON", "RAY_", "SSL_CERT_", "TMPDIR", "TORCH", "TZ", "USER", "VIRTUAL_ENV", "VLLM_", "XDG_CACHE_HOME",
-)  # fmt: skip
+from grpo.workers.groups.ray_session import RaySession
+from grpo.workers.groups.reservation import Reservation
 
 
 class RayWorker:
@@ -31,6 +23,7 @@ class RayWorker:
         timeout_s: float,
         num_gpus: int = 0,
         environment: Mapping[str, str] | None = None,
+        reservation: Reservation | None = None,
     ) -> None:
         """Start an actor and, in it, make the object.
 
@@ -38,30 +31,24 @@ class RayWorker:
             make: class or function that can be imported; called in the actor with `arguments`.
             arguments: anything that pickles.
             timeout_s: seconds for the start, and for every call that names no other.
-            num_gpus: GPUs that the actor sees.
+            num_gpus: GPUs that the actor sees, without a reservation.
             environment: variables to set in the actor, besides the few that are passed on.
+            reservation: the actor runs where that has rank 0; None: in a Ray of its own on this machine.
 
         Raises:
             WorkerError: Ray is not installed, or the actor does not start in time.
             GrpoError: as raised by `make` in the actor.
         """
-        if importlib.util.find_spec("ray") is None:
-            raise WorkerError(
-                "cluster.launcher=ray, but Ray is not installed: pip install 'grpo-matrix[vllm]' (GPU) or "
-                "'grpo-matrix[cpu]', or set cluster.launcher=in_process"
-            )
+        self._own_session = RaySession(gpus=num_gpus) if reservation is None else None
         import ray
 
         self._timeout_s = timeout_s
         self._name = getattr(make, "__name__", repr(make))
-        self._owns_ray = not ray.is_initialized()
-        if self._owns_ray:
-            _start_ray(num_gpus)
         host: Any = ray.remote(_Host)
-        actor = host.options(
-            num_cpus=1, num_gpus=num_gpus, max_restarts=0, runtime_env={"env_vars": dict(environment or {})}
-        )
-        self._actor: Any = actor.remote()
+        options = {"num_cpus": 1, "num_gpus": num_gpus} if reservation is None else reservation.options(0)
+        sent = {} if reservation is None else reservation.session.environment
+        variables = {**sent, **(environment or {})}
+        self._actor: Any = host.options(max_restarts=0, runtime_env={"env_vars": variables}, **options).remote()
         try:
             self._get("start", self._actor.start.remote(make, arguments), timeout_s)
         except BaseException:
@@ -98,8 +85,8 @@ class RayWorker:
             return
         ray.kill(self._actor, no_restart=True)
         self._actor = None
-        if self._owns_ray:
-            ray.shutdown()
+        if self._own_session is not None:
+            self._own_session.close()
 
     def _get(self, method: str, reference: Any, timeout_s: float) -> Any:
         import ray
@@ -129,45 +116,3 @@ class _Host:
 
     def call(self, method: str, *arguments: object) -> object:
         return getattr(self._object, method)(*arguments)
-
-
-def _start_ray(num_gpus: int) -> None:
-    """A Ray of this process alone: on loopback, without dashboard, with little of the environment."""
-    import ray
-
-    with _reduced_environment(), _loopback():
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        ray.init(
-            address="local", num_cpus=1, num_gpus=num_gpus, include_dashboard=False, log_to_driver=False,
-            configure_logging=False, _node_ip_address="127.0.0.1",
-        )  # fmt: skip
-
-
-@contextmanager
-def _loopback() -> Iterator[None]:
-    """On Linux Ray replaces the loopback address by one that others can reach, and then listens on all interfaces.
-
-    It does so unless clusters are switched off, as they are on other systems; there is no option for it.
-    """
-    from ray._private import ray_constants
-
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextmanager
-def _reduced_environment() -> Iterator[None]:
-    """Only what is in `_PASSED_ON`: processes that start meanwhile inherit no more."""
-    before = dict(os.environ)
-    for name in before:
-        if not name.startswith(_PASSED_ON):
-            del os.environ[name]
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -12,6 +12,7 @@ def resolved(recipe, *overrides):
     ("recipe", "overrides", "expected"),
     [
         ("tiny", [], (1, 1, 1, 1)),
+        ("tiny", ["cluster.cpu_ranks=4", "cluster.launcher=ray", "policy.dtensor_cfg.tensor_parallel_size=2"], (4, 4, 2, 2)),
         ("grpo_math_8b", [], (8, 8, 1, 8)),
         ("grpo_math_70b", [], (64, 64, 8, 8)),
         ("grpo_math_70b_megatron", [], (64, 64, 16, 4)),

@@ -1,11 +1,16 @@
+"""Which policy a configuration gets, where it runs, and what one of its ranks is made of."""
+
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from grpo.errors import ConfigError
 from grpo.workers.policy.dtensor import DTensorPolicy
-from grpo.workers.policy.factory import make_policy
+from grpo.workers.policy.factory import make_policy, make_rank, started_policy
 from tests.support.policy import tiny_config
+from tests.support.small_run import small
 
 
 def config(*, megatron):
@@ -29,3 +34,20 @@ def test_a_missing_megatron_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "megatron", None)
     with pytest.raises(ConfigError, match=r"megatron-core is not installed: pip install 'grpo-matrix\[megatron\]'"):
         make_policy(config(megatron=True))
+
+
+def test_without_a_reservation_it_is_in_this_process(tmp_path):
+    with started_policy(small(tmp_path).config, None) as policy:
+        assert isinstance(policy, DTensorPolicy)
+
+
+def test_one_rank_alone_is_that_policy_without_a_process_group(tmp_path):
+    config = small(tmp_path).config
+    rank = make_rank(config)
+    assert not dist.is_initialized()
+    assert torch.get_num_threads() == config.cluster.cpu_threads
+    assert rank.weight_version() == 0
+    weights = dict(tensor.unpack() for tensor in rank.open_weights(10**9))
+    expected = dict(DTensorPolicy.from_config(config).export_weights())
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)

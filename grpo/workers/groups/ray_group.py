@@ -1,0 +1,300 @@
+"""A worker group of Ray actors: one process a rank, a deadline for every call, one error for every failure."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from grpo.errors import WorkerError
+from grpo.workers.groups.dispatches import Dispatches
+from grpo.workers.groups.failures import Death, Situation, death_reason, last_words
+from grpo.workers.groups.rank_host import Answer, Diagnosis, Failure, RankHost, Where, worker_stacks
+from grpo.workers.groups.ray_session import STOP_SECONDS, RaySession
+from grpo.workers.groups.rendezvous import Membership
+from grpo.workers.groups.reservation import Reservation, Slot
+
+_GRACE_SECONDS = 3.0  # after an error in a collective: the rank that is its cause may be known a moment later
+_DIAGNOSIS_SECONDS = 5.0
+
+
+class RayGroup:
+    """`WorkerGroup` in Ray actors.
+
+    A rank that raises, dies or misses a deadline ends the group: `RankError` names the rank, its node and the cause
+    (its own traceback; for a hang, the stacks of the ranks that have not answered), and all processes are ended.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., object],
+        arguments: Sequence[object] = (),
+        *,
+        reservation: Reservation,
+        deadline_s: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start one actor for each rank of the reservation and, in all at the same time, make the worker.
+
+        Args:
+            make: class or function that can be imported; called in each process with `arguments`. The process's
+                environment has the rank's place by torchrun's names; see `rendezvous.join_process_group`.
+            arguments: anything that pickles.
+            reservation: where the ranks go.
+            deadline_s: for the start, and for each call that names no other.
+            environment: variables to set in the processes, besides the few that are passed on.
+
+        Raises:
+            RankError: a rank raised, died, did not start in time, or is not where it should be.
+        """
+        self._name = getattr(make, "__name__", repr(make))
+        self._deadline_s = deadline_s
+        self._reservation = reservation
+        self._session: RaySession = reservation.session
+        self._dispatches = Dispatches()
+        self._places: list[Where | None] = [None] * reservation.world_size
+        self._actors: list[Any] = []
+        self._ended = False
+        ends = time.monotonic() + deadline_s
+        try:
+            self._create({**self._session.environment, **(environment or {})})
+            self._place(self._ask("where", [()] * self.world_size, deadline_s))
+            self._start(make, tuple(arguments), max(1.0, ends - time.monotonic()))
+        except BaseException:
+            self.shutdown()
+            raise
+
+    @property
+    def world_size(self) -> int:
+        return self._reservation.world_size
+
+    @property
+    def dispatches(self) -> Dispatches:
+        return self._dispatches
+
+    @property
+    def places(self) -> list[Where]:
+        """Where each rank runs."""
+        return [place for place in self._places if place is not None]
+
+    def call_all(self, method: str, *arguments: object, deadline_s: float | None = None) -> list[Any]:
+        """As `WorkerGroup.call_all`; the arguments are put into the object store once."""
+        import ray
+
+        self._check_alive(method)
+        shared = ray.put(arguments) if arguments else ()
+        return self._call(method, [shared] * self.world_size, deadline_s)
+
+    def call_each(
+        self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None
+    ) -> list[Any]:
+        """As `WorkerGroup.call_each`."""
+        self._check_alive(method)
+        assert len(arguments) == self.world_size, (len(arguments), self.world_size)
+        return self._call(method, list(arguments), deadline_s)
+
+    def call_one(self, rank: int, method: str, *arguments: object, deadline_s: float | None = None) -> Any:
+        """As `WorkerGroup.call_one`."""
+        self._check_alive(method)
+        limit = deadline_s or self._deadline_s
+        with self._dispatches.count() as dispatch:
+            reference = self._actors[rank].call.remote(method, arguments)
+            (answer,) = self._collect(method, {reference: rank}, limit).values()
+            dispatch.work_seconds = answer.seconds
+        return answer.value
+
+    def shutdown(self) -> None:
+        """End all ranks, with what they have started; more than once does no harm."""
+        import ray
+
+        if self._ended:
+            return
+        self._ended = True
+        processes = [process for place in self.places for process in _local_processes(place)]
+        if ray.is_initialized():
+            for actor in self._actors:
+                ray.kill(actor, no_restart=True)
+        self._actors = []
+        _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
+        for process in alive:
+            process.kill()
+        psutil.wait_procs(alive, timeout=STOP_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def _create(self, environment: Mapping[str, str]) -> None:
+        import ray
+
+        remote: Any = ray.remote
+        host = remote(concurrency_groups={"diagnosis": 1})(RankHost)
+        for rank in range(self.world_size):
+            options = {"max_restarts": 0, "max_task_retries": 0, **self._reservation.options(rank)}
+            if environment:
+                options["runtime_env"] = {"env_vars": dict(environment)}
+            self._actors.append(host.options(**options).remote())
+
+    def _place(self, places: Sequence[Where]) -> None:
+        self._places = list(places)
+        for slot, place in zip(self._reservation.slots, places, strict=True):
+            if place.node_id != slot.node_id:
+                raise WorkerError(
+                    f"{self._name} rank {slot.rank} was reserved on node {slot.address} ({slot.node_id}) and started "
+                    f"on {place.address} ({place.node_id})"
+                )
+
+    def _start(self, make: Callable[..., object], arguments: tuple[object, ...], deadline_s: float) -> None:
+        import ray
+
+        address = self._reservation.slots[0].address
+        (port,) = self._ask("reserve_port", [(address,)], deadline_s)
+        shared = ray.put(arguments)
+        references = {
+            actor.start.remote(_membership(slot, self.world_size, address, port), make, shared): slot.rank
+            for actor, slot in zip(self._actors, self._reservation.slots, strict=True)
+        }
+        self._collect("start", references, deadline_s)
+
+    def _ask(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float) -> list[Any]:
+        """Of the host rather than of the worker; of as many ranks as there are arguments."""
+        references = {
+            getattr(actor, method).remote(*own): rank
+            for rank, (actor, own) in enumerate(zip(self._actors, arguments, strict=False))
+        }
+        answers = self._collect(method, references, deadline_s)
+        return [answers[rank] for rank in sorted(answers)]
+
+    def _call(self, method: str, arguments: Sequence[Any], deadline_s: float | None) -> list[Any]:
+        limit = deadline_s or self._deadline_s
+        with self._dispatches.count() as dispatch:
+            references = {
+                actor.call.remote(method, own): rank
+                for rank, (actor, own) in enumerate(zip(self._actors, arguments, strict=True))
+            }
+            answers = self._collect(method, references, limit)
+            dispatch.work_seconds = max(answer.seconds for answer in answers.values())
+        return [answers[rank].value for rank in range(self.world_size)]
+
+    def _check_alive(self, method: str) -> None:
+        if self._ended:
+            raise WorkerError(f"{self._name}: {method} was called after the group had ended")
+
+    def _collect(self, method: str, references: Mapping[Any, int], deadline_s: float) -> dict[int, Any]:
+        """What each rank returns; raises as soon as the cause of a failure is known."""
+        import ray
+
+        pending, answers, failures = dict(references), {}, {}
+        ends = time.monotonic() + deadline_s
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, ends - time.monotonic()))
+            if not ready:
+                break
+            rank = pending.pop(ready[0])
+            answer = self._read(ready[0], rank)
+            if isinstance(answer, Death | Failure):
+                failures[rank] = answer
+                if isinstance(answer, Death) or not answer.in_collective:
+                    break
+                ends = min(ends, time.monotonic() + _GRACE_SECONDS)
+            else:
+                answers[rank] = answer
+        if failures or pending:
+            self._fail(method, failures, tuple(pending.values()), deadline_s)
+        return answers
+
+    def _read(self, reference: Any, rank: int) -> Any:
+        import ray
+
+        try:
+            answer = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:  # of the host itself
+            return Failure(str(error.cause), str(error), in_collective=False, error=None)
+        except ray.exceptions.RayError as error:
+            return Death(death_reason(str(error)), self._last_words(rank))
+        return answer.failure if isinstance(answer, Answer) and answer.failure is not None else answer
+
+    def _fail(
+        self, method: str, failures: Mapping[int, Failure | Death], unanswered: tuple[int, ...], deadline_s: float
+    ) -> None:
+        asked = not failures or any(isinstance(each, Failure) and each.in_collective for each in failures.values())
+        diagnoses = self._diagnose([rank for rank in range(self.world_size) if asked and not _dead(failures, rank)])
+        places = dict(enumerate(self._places))
+        situation = Situation(self._name, method, places, failures, tuple(sorted(unanswered)), diagnoses, deadline_s)
+        self.shutdown()
+        raise situation.error()
+
+    def _diagnose(self, ranks: Sequence[int]) -> dict[int, Diagnosis]:
+        import ray
+
+        references = {
+            self._actors[rank].diagnose.options(concurrency_group="diagnosis").remote(): rank for rank in ranks
+        }
+        found: dict[int, Diagnosis] = {}
+        if references:
+            ready, _ = ray.wait(list(references), num_returns=len(references), timeout=_DIAGNOSIS_SECONDS)
+            for reference in ready:
+                answer = self._read(reference, references[reference])
+                if isinstance(answer, Diagnosis):
+                    found[references[reference]] = answer
+        for rank in set(ranks) - set(found):
+            stacks = _stacks_by_signal(self._places[rank])
+            if stacks:
+                found[rank] = Diagnosis(stacks, {})
+        return found
+
+    def _last_words(self, rank: int) -> str:
+        """The end of what the rank wrote to its standard error; empty where that is on another machine."""
+        place, folder = self._places[rank], self._session.log_folder()
+        if place is None or folder is None:
+            return ""
+        return "".join(
+            last_words(file.read_text(errors="replace")) for file in folder.glob(f"worker-*-{place.pid}.err")
+        )
+
+
+def _dead(failures: Mapping[int, Failure | Death], rank: int) -> bool:
+    return isinstance(failures.get(rank), Death)
+
+
+def _membership(slot: Slot, world_size: int, address: str, port: int) -> Membership:
+    return Membership(slot.rank, world_size, slot.node_rank, slot.local_rank, slot.local_world_size, address, port)
+
+
+def _is_here(place: Where) -> bool:
+    return place.host == socket.gethostname() and psutil.pid_exists(place.pid)
+
+
+def _local_processes(place: Where) -> list[psutil.Process]:
+    """The rank's process and all that it has started, if it is on this machine."""
+    if not _is_here(place):
+        return []
+    try:
+        process = psutil.Process(place.pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _stacks_by_signal(place: Where | None) -> str:
+    """The stacks of a rank on this machine that holds the interpreter; empty if there are none to be had."""
+    if place is None or not _is_here(place):
+        return ""
+    file = Path(f"/proc/{place.pid}/fd/{place.stacks_fd}")
+    if not file.exists():
+        return ""
+    os.kill(place.pid, signal.SIGUSR2)
+    ends = time.monotonic() + _DIAGNOSIS_SECONDS
+    text = ""
+    while not text.endswith("\n") and time.monotonic() < ends:
+        time.sleep(0.05)
+        text = file.read_text(errors="replace")
+    return worker_stacks(text)

@@ -1,0 +1,206 @@
+"""Room for the ranks of a group: which node each goes to, or at once what the cluster cannot give."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from grpo.config import layout
+from grpo.config.schema import Config
+from grpo.errors import WorkerError
+from grpo.workers.groups.ray_session import Node, RaySession
+
+_POLL_SECONDS = 0.2
+_BUSY_SECONDS = 10.0  # what an ended group had held comes back within a second or two
+_COLOCATED_SHARE = 0.5  # the engine has the other half of rank 0's
+_NODE_LABEL = "ray.io/node-id"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a rank runs."""
+
+    rank: int
+    node_id: str
+    address: str
+    node_rank: int
+    local_rank: int
+    local_world_size: int
+
+
+def assign(
+    nodes: Sequence[Node], world_size: int, need: Mapping[str, float], ranks_per_node: int | None, *, free: bool
+) -> list[Node] | None:
+    """The node of each rank, all ranks of a node in a row; None when there is no room.
+
+    Args:
+        nodes: in the order in which they are filled.
+        world_size: ranks.
+        need: what one rank takes, by resource.
+        ranks_per_node: exactly so many on each node that is used; None: as few nodes as the order allows.
+        free: count what is free now, rather than all that the nodes have.
+    """
+    room = {node.node_id: _room(node.free if free else node.total, need) for node in nodes}
+    if ranks_per_node is None:
+        alone = [node for node in nodes if room[node.node_id] >= world_size][:1]
+        chosen = [node for node in (alone or nodes) for _ in range(room[node.node_id])]
+    else:
+        chosen = [node for node in nodes if room[node.node_id] >= ranks_per_node for _ in range(ranks_per_node)]
+    return chosen[:world_size] if len(chosen) >= world_size else None
+
+
+def _room(has: Mapping[str, float], need: Mapping[str, float]) -> int:
+    return min(int((has.get(name, 0.0) + 1e-6) / amount) for name, amount in need.items())
+
+
+class Reservation:
+    """Resources of the cluster, held for `world_size` ranks until `release`.
+
+    Several groups may share it: an actor of rank r takes `share` of what is reserved for rank r.
+    """
+
+    def __init__(
+        self,
+        session: RaySession,
+        world_size: int,
+        *,
+        gpus_per_worker: int = 0,
+        cpus_per_worker: float = 1,
+        ranks_per_node: int | None = None,
+        share: float = 1.0,
+        deadline_s: float = 60.0,
+    ) -> None:
+        """Reserve.
+
+        Raises:
+            WorkerError: the cluster is too small, at once; or others hold what is needed, after ten seconds or
+                `deadline_s` if that is less. It says what is wanted and, per node, what there is and what is free.
+        """
+        assert world_size > 0, world_size
+        assert ranks_per_node is None or world_size % ranks_per_node == 0, (world_size, ranks_per_node)
+        self.session = session
+        self.world_size = world_size
+        self._share = share
+        self._need = {"CPU": float(cpus_per_worker)} | ({"GPU": float(gpus_per_worker)} if gpus_per_worker else {})
+        chosen = self._choose(ranks_per_node, min(deadline_s, _BUSY_SECONDS))
+        self.slots = _slots(chosen)
+        self._group: Any = self._reserve(deadline_s)
+
+    def options(self, rank: int) -> dict[str, Any]:
+        """Of a Ray actor that is to run where `rank` runs."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        return {
+            "num_cpus": self._need["CPU"] * self._share,
+            "num_gpus": self._need.get("GPU", 0.0) * self._share,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=self._group, placement_group_bundle_index=rank
+            ),
+        }
+
+    def release(self) -> None:
+        """Give the resources back; more than once does no harm. Actors that still use them are killed."""
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        if self._group is not None and ray.is_initialized():
+            remove_placement_group(self._group)
+        self._group = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _choose(self, ranks_per_node: int | None, deadline_s: float) -> list[Node]:
+        nodes = self.session.nodes()
+        wanted = _wanted(self.world_size, self._need, ranks_per_node)
+        if assign(nodes, self.world_size, self._need, ranks_per_node, free=False) is None:
+            raise WorkerError(f"the Ray cluster is too small: wanted {wanted}; present: {_present(nodes)}")
+
+        def free() -> list[Node] | None:
+            return assign(self.session.nodes(), self.world_size, self._need, ranks_per_node, free=True)
+
+        chosen = _poll(free, deadline_s)
+        if chosen is None:
+            raise WorkerError(
+                f"the Ray cluster is busy: wanted {wanted}, and others held too much of it for {deadline_s:g} s; "
+                f"present: {_present(self.session.nodes())}"
+            )
+        return chosen
+
+    def _reserve(self, deadline_s: float) -> Any:
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        nodes = [slot.node_id for slot in self.slots]
+        group = placement_group(
+            [dict(self._need) for _ in nodes],
+            strategy="STRICT_PACK" if len(set(nodes)) == 1 else "PACK",
+            bundle_label_selector=[{_NODE_LABEL: node} for node in nodes],
+        )
+        if not group.wait(timeout_seconds=deadline_s):
+            remove_placement_group(group)
+            raise WorkerError(
+                f"Ray did not place {_wanted(self.world_size, self._need, None)} within {deadline_s:g} s; present: "
+                f"{_present(self.session.nodes())}"
+            )
+        return group
+
+
+def _slots(chosen: Sequence[Node]) -> list[Slot]:
+    order = list(dict.fromkeys(node.node_id for node in chosen))
+    slots: list[Slot] = []
+    for rank, node in enumerate(chosen):
+        local = sum(slot.node_id == node.node_id for slot in slots)
+        size = sum(each.node_id == node.node_id for each in chosen)
+        slots.append(Slot(rank, node.node_id, node.address, order.index(node.node_id), local, size))
+    return slots
+
+
+def _poll(ask: Callable[[], list[Node] | None], deadline_s: float) -> list[Node] | None:
+    ends = time.monotonic() + deadline_s
+    while (answer := ask()) is None and time.monotonic() < ends:
+        time.sleep(_POLL_SECONDS)
+    return answer
+
+
+def _wanted(world_size: int, need: Mapping[str, float], ranks_per_node: int | None) -> str:
+    spread = "" if ranks_per_node is None else f", {ranks_per_node} on each of {world_size // ranks_per_node} nodes"
+    return f"{world_size} x ({_amounts(need)}){spread}"
+
+
+def _present(nodes: Sequence[Node]) -> str:
+    def one(node: Node) -> str:
+        return f"node {node.address} ({node.node_id[:8]}) has {_amounts(node.total)}, free {_amounts(node.free)}"
+
+    return "; ".join(map(one, nodes)) or "no living node"
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{resources.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))
+
+
+@contextmanager
+def reserved_for(config: Config) -> Iterator[Reservation | None]:
+    """Ray and room in it for all that `config` runs in workers; None with `cluster.launcher=in_process`.
+
+    Raises:
+        WorkerError: Ray is not installed, no cluster answers, or it does not have what is needed.
+    """
+    cluster = config.cluster
+    if cluster.launcher == "in_process":
+        yield None
+        return
+    ranks, gpus = layout(config).training_gpus, cluster.gpus_per_node
+    with (
+        RaySession(address=cluster.ray_address, cpus=ranks, gpus=gpus) as session,
+        Reservation(
+            session, ranks, gpus_per_worker=min(1, gpus), ranks_per_node=gpus or None, share=_COLOCATED_SHARE,
+            deadline_s=cluster.worker_timeout_s,
+        ) as reservation,
+    ):  # fmt: skip
+        yield reservation

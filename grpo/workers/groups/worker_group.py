@@ -1,0 +1,84 @@
+"""Several workers of one class as one thing, and the group of one worker in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, Protocol
+
+from grpo.errors import WorkerError
+from grpo.workers.groups.dispatches import Dispatches
+
+
+class WorkerGroup(Protocol):
+    """`world_size` objects, one a rank. Whoever calls does not see where they live."""
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def dispatches(self) -> Dispatches:
+        """Calls so far."""
+        ...
+
+    def call_all(self, method: str, *arguments: object, deadline_s: float | None = None) -> list[Any]:
+        """Call a method of every rank with the same arguments; what they return, in rank order."""
+        ...
+
+    def call_each(
+        self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None
+    ) -> list[Any]:
+        """Call a method of every rank with arguments of its own, given in rank order."""
+        ...
+
+    def call_one(self, rank: int, method: str, *arguments: object, deadline_s: float | None = None) -> Any:
+        """Call a method of one rank."""
+        ...
+
+    def shutdown(self) -> None:
+        """End all ranks and what was started for them; more than once does no harm."""
+        ...
+
+
+class InProcessGroup:
+    """One worker in this process: exceptions pass as they are, a debugger steps into it, deadlines do not apply."""
+
+    def __init__(self, make: Callable[..., object], *arguments: object) -> None:
+        self._worker: object | None = make(*arguments)
+        self._dispatches = Dispatches()
+
+    @property
+    def world_size(self) -> int:
+        return 1
+
+    @property
+    def dispatches(self) -> Dispatches:
+        return self._dispatches
+
+    def call_all(self, method: str, *arguments: object, deadline_s: float | None = None) -> list[Any]:
+        """As `WorkerGroup.call_all`."""
+        return [self.call_one(0, method, *arguments, deadline_s=deadline_s)]
+
+    def call_each(
+        self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None
+    ) -> list[Any]:
+        """As `WorkerGroup.call_each`."""
+        (own,) = arguments
+        return [self.call_one(0, method, *own, deadline_s=deadline_s)]
+
+    def call_one(self, rank: int, method: str, *arguments: object, deadline_s: float | None = None) -> Any:
+        """As `WorkerGroup.call_one`."""
+        del deadline_s
+        assert rank == 0, rank
+        if self._worker is None:
+            raise WorkerError(f"{method} was called after the worker had ended")
+        with self._dispatches.count() as dispatch:
+            started = perf_counter()
+            try:
+                return getattr(self._worker, method)(*arguments)
+            finally:
+                dispatch.work_seconds = perf_counter() - started
+
+    def shutdown(self) -> None:
+        """As `WorkerGroup.shutdown`."""
+        self._worker = None

@@ -1,0 +1,105 @@
+"""A policy whose ranks live in a worker group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from grpo.batching.batch import Batch
+from grpo.errors import WorkerError
+from grpo.workers.groups.packed import BUCKET_BYTES, PackedTensor, buckets
+from grpo.workers.groups.worker_group import WorkerGroup
+from grpo.workers.protocol import UpdateResult
+
+
+class PolicyGroup:
+    """`grpo.workers.protocol.Policy` over a group of `RankPolicy`.
+
+    Every rank is sent the whole batch, once, and takes its own share of it; results are those of rank 0, and all ranks
+    must be at the same version of the weights.
+    """
+
+    def __init__(self, group: WorkerGroup, *, bucket_bytes: int = BUCKET_BYTES) -> None:
+        """Tensors travel `bucket_bytes` at a time, or one if it is larger."""
+        self._group = group
+        self._bucket_bytes = bucket_bytes
+        self._memory: dict[str, float] = {}
+        self.weight_version = self._agreed(group.call_all("weight_version"))
+
+    def logprobs(self, batch: Batch) -> Tensor:
+        """[T] float32 on the CPU; see `Policy.logprobs`."""
+        values: Tensor = self._group.call_all("logprobs", batch)[0]
+        return values
+
+    def reference_logprobs(self, batch: Batch) -> Tensor:
+        """The same under the reference policy."""
+        values: Tensor = self._group.call_all("reference_logprobs", batch)[0]
+        return values
+
+    def train(self, batch: Batch) -> UpdateResult:
+        """One update on the whole batch.
+
+        Raises:
+            WorkerError: the ranks do not agree on the version of the weights after it.
+        """
+        answers = self._group.call_all("train", batch)
+        results, versions, memories = zip(*answers, strict=True)
+        self.weight_version = self._agreed(versions)
+        self._memory = _largest(memories)
+        result: UpdateResult = results[0]
+        return result
+
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights as copies on the CPU, a bucket at a time; all ranks take part in each."""
+        bucket = self._group.call_all("open_weights", self._bucket_bytes)[0]
+        yield from _unpacked(bucket)
+        while self._is_full(bucket):
+            bucket = self._group.call_all("next_tensors")[0]
+            yield from _unpacked(bucket)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What `Policy.state` gives on rank 0, as copies on the CPU; all ranks take part."""
+        values, bucket = self._group.call_all("open_state", self._bucket_bytes)[0]
+        tensors = dict(_unpacked(bucket))
+        while self._is_full(bucket):
+            bucket = self._group.call_one(0, "next_tensors")
+            tensors.update(_unpacked(bucket))
+        return tensors, values
+
+    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Give every rank the whole of what `state` gave."""
+        for bucket in buckets(tensors.items(), self._bucket_bytes):
+            self._group.call_all("receive", [PackedTensor.pack(name, tensor) for name, tensor in bucket])
+        self.weight_version = self._agreed(self._group.call_all("load_state", values))
+
+    def step_metrics(self) -> dict[str, float]:
+        """What a step's calls cost, since it was asked last, and the memory of the largest rank at the last update."""
+        cost = self._group.dispatches.take()
+        return {**{f"performance/{name}": value for name, value in cost.items()}, **self._memory}
+
+    def shutdown(self) -> None:
+        """End the ranks; more than once does no harm."""
+        self._group.shutdown()
+
+    def _is_full(self, bucket: Sequence[PackedTensor]) -> bool:
+        """Only the last one is not."""
+        return sum(tensor.data.nbytes for tensor in bucket) >= self._bucket_bytes
+
+    def _agreed(self, versions: Sequence[int]) -> int:
+        if len(set(versions)) > 1:
+            self._group.shutdown()
+            told = ", ".join(f"rank {rank}: {version}" for rank, version in enumerate(versions))
+            raise WorkerError(f"the ranks of the policy are at different versions of the weights: {told}")
+        return versions[0]
+
+
+def _unpacked(bucket: Sequence[PackedTensor]) -> Iterator[tuple[str, Tensor]]:
+    return (tensor.unpack() for tensor in bucket)
+
+
+def _largest(memories: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each figure; resident memory under a name of its own, since the run's process has one too."""
+    names = {name: "memory/policy_rss_gib" if name == "memory/rss_gib" else name for name in memories[0]}
+    return {shown: max(memory[name] for memory in memories) for name, shown in names.items()}

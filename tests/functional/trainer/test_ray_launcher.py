@@ -1,0 +1,85 @@
+"""`cluster.launcher=ray`: policy and engine in processes of their own give the run of one process, to the bit."""
+
+import json
+
+import pytest
+import torch
+
+from grpo.checkpoint.manager import CheckpointManager
+from grpo.errors import WorkerError
+from grpo.workers.groups.failures import RankError
+from grpo.workers.policy import factory
+from tests.support.small_run import run_small
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("ray")]
+WALL_CLOCK = ("timing/", "performance/", "memory/")
+OPTIONS = (
+    "loss_fn.force_on_policy_ratio=false", "loss_fn.reference_policy_kl_penalty=0.1",
+    "policy.train_global_batch_size=6", "policy.train_micro_batch_size=2",
+)  # fmt: skip
+
+
+def lines(directory):
+    return [json.loads(text) for text in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def metrics_of(directory):
+    return [{name: each for name, each in line.items() if not name.startswith(WALL_CLOCK)} for line in lines(directory)]
+
+
+def weights_of(directory):
+    manager = CheckpointManager(
+        directory / "checkpoints", keep_latest=1, keep_top_k=0, metric_name="", higher_is_better=True, fingerprint={}
+    )
+    from safetensors.torch import load_file
+
+    found = {}
+    for file in sorted(manager.list()[-1].path.glob("*.safetensors")):
+        found.update(load_file(file))
+    return {name: each for name, each in found.items() if name.startswith("policy/")}
+
+
+def test_a_run_in_workers_is_that_of_one_process_and_resumes_in_either(tmp_path):
+    run_small(tmp_path / "alone", *OPTIONS)
+    run_small(tmp_path / "workers", *OPTIONS, "cluster.launcher=ray", "grpo.max_num_steps=3")
+    run_small(tmp_path / "workers", *OPTIONS, "grpo.max_num_steps=4")
+    run_small(tmp_path / "workers", *OPTIONS, "cluster.launcher=ray")
+    assert metrics_of(tmp_path / "workers") == metrics_of(tmp_path / "alone")
+    one, other = weights_of(tmp_path / "workers"), weights_of(tmp_path / "alone")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    *_, last = lines(tmp_path / "workers")
+    assert last["performance/dispatches"] == 5  # the weights, log-probs, reference log-probs, two updates
+    assert 0 < last["performance/dispatch_overhead_seconds"] <= last["performance/dispatch_seconds"]
+    assert last["memory/policy_rss_gib"] > 0.05
+
+
+def test_a_run_over_ranks_is_that_of_one_process(tmp_path):
+    overrides = [*OPTIONS, "grpo.max_num_steps=2", "checkpointing.save_period=2"]
+    run_small(tmp_path / "alone", *overrides)
+    run_small(tmp_path / "ranks", *overrides, "cluster.launcher=ray", "cluster.cpu_ranks=2")
+    for one, other in zip(metrics_of(tmp_path / "ranks"), metrics_of(tmp_path / "alone"), strict=True):
+        assert one.keys() == other.keys()
+        one.pop("train/padding_efficiency", None)  # each rank has its own micro-batches
+        assert one == pytest.approx({name: other[name] for name in one}, rel=1e-5, abs=1e-6)
+    for name, each in weights_of(tmp_path / "ranks").items():
+        torch.testing.assert_close(each, weights_of(tmp_path / "alone")[name], rtol=1e-5, atol=1e-6)
+
+
+def fail_to_start(config):
+    del config
+    raise FloatingPointError("nothing but NaN")
+
+
+def test_a_worker_that_cannot_start_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(factory, "make_rank", fail_to_start)
+    with pytest.raises(RankError, match=r"rank 0 on node 127.0.0.1 .*: start raised FloatingPointError: nothing but"):
+        run_small(tmp_path / "run", "cluster.launcher=ray")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["state"] == "failed"
+    assert "rank 0" in manifest["reason"]
+
+
+def test_an_address_without_a_cluster_ends_the_run_at_once(tmp_path):
+    with pytest.raises(WorkerError, match=r"cluster.ray_address=127.0.0.1:1: no Ray cluster answers there"):
+        run_small(tmp_path / "run", "cluster.launcher=ray", "cluster.ray_address=127.0.0.1:1")

@@ -1,0 +1,62 @@
+"""Ray once for all tests of a module; groups of two ranks in it."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from grpo.workers.groups.ray_group import RayGroup
+from grpo.workers.groups.ray_session import RaySession
+from grpo.workers.groups.reservation import Reservation
+from tests.support.group_workers import Ranked
+
+START = 100.0  # seconds; nothing waits so long unless the machine is much too busy
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[RaySession]:
+    with RaySession(cpus=4) as started:
+        yield started
+
+
+@pytest.fixture
+def start(session: RaySession) -> Iterator[Callable[..., RayGroup]]:
+    """Starts a group of `Ranked`; all of them end with the test."""
+    ended: list[Callable[[], None]] = []
+
+    def start_group(*arguments: object, ranks: int = 2, **options: object) -> RayGroup:
+        reservation = Reservation(session, ranks)
+        ended.append(reservation.release)
+        group = RayGroup(Ranked, arguments, reservation=reservation, **{"deadline_s": START, **options})
+        ended.append(group.shutdown)
+        return group
+
+    yield start_group
+    for end in reversed(ended):
+        end()
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether these processes end, within half a minute at most; one that no one has waited for has ended too."""
+    ends = time.monotonic() + 30
+    while (left := [pid for pid in pids if _runs(pid)]) and time.monotonic() < ends:
+        time.sleep(0.05)
+    return not left
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def ranks_of_this_process() -> list[int]:
+    """Processes of ranks that this process or a Ray of its own has started."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process.pid] if process.name().startswith("ray::RankHost") else []
+    return found

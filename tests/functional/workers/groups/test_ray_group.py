@@ -1,0 +1,164 @@
+"""Workers in Ray actors: their places, calls, errors and ends."""
+
+import os
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from grpo.errors import GenerationError, WorkerError
+from grpo.workers.groups.failures import RankError
+from grpo.workers.groups.ray_group import RayGroup
+from grpo.workers.groups.reservation import Reservation
+from tests.functional.workers.groups.conftest import START, gone, ranks_of_this_process
+from tests.support.group_workers import Ranked
+
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+
+
+class TestWhatAGroupDoes:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def group(cls, session) -> Iterator[RayGroup]:
+        with pytest.MonkeyPatch.context() as patch, Reservation(session, 4) as reservation:
+            patch.setenv("WANDB_API_KEY", "planted-secret")
+            with RayGroup(
+                Ranked, ["gloo"], reservation=reservation, deadline_s=START, environment={"GIVEN": "yes"}
+            ) as started:
+                yield started
+            assert gone([place.pid for place in started.places])
+
+    def test_results_are_in_rank_order(self, group):
+        assert group.world_size == 4
+        assert group.call_all("add", 1, 2) == [(0, 3), (1, 3), (2, 3), (3, 3)]
+        assert group.call_each("add", [(1, 2), (3, 4), (5, 6), (7, 8)]) == [(0, 3), (1, 7), (2, 11), (3, 15)]
+        assert group.call_one(2, "add", 7, 8) == (2, 15)
+
+    def test_ranks_work_together(self, group):
+        assert group.call_all("all_reduce", 2.0) == [2222.0] * 4
+
+    def test_every_rank_is_a_process_of_its_own_that_knows_its_place(self, group):
+        seen = group.call_all("where")
+        assert len({os.getpid(), *(int(each["pid"]) for each in seen)}) == 5
+        assert [int(each["pid"]) for each in seen] == [place.pid for place in group.places]
+        for rank, each in enumerate(seen):
+            assert (each["RANK"], each["LOCAL_RANK"], each["WORLD_SIZE"]) == (str(rank), str(rank), "4")
+            assert each["MASTER_ADDR"] == "127.0.0.1"
+            assert each["MASTER_PORT"] == seen[0]["MASTER_PORT"]
+
+    def test_workers_see_only_what_they_are_given(self, group):
+        for each in group.call_all("where"):
+            assert each["GIVEN"] == "yes"
+            assert "planted-secret" not in each.values()
+
+    def test_nothing_listens_where_others_could_reach_it(self, group):
+        group.call_all("all_reduce", 1.0)
+        listening = {
+            connection.laddr.ip
+            for place in group.places
+            for connection in psutil.Process(place.pid).net_connections(kind="tcp")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert listening
+        assert listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+    def test_calls_are_counted_and_timed(self, group):
+        group.dispatches.take()
+        group.call_all("add", 1, 2)
+        group.call_one(1, "add", 1, 2)
+        taken = group.dispatches.take()
+        assert taken["dispatches"] == 2
+        assert 0 < taken["dispatch_overhead_seconds"] <= taken["dispatch_seconds"]
+
+
+def test_a_call_may_take_longer_than_the_groups_own_limit(start):
+    group = start(ranks=1)
+    group._deadline_s = 0.01
+    assert group.call_all("slow", 0.5, deadline_s=START) == ["done"]
+    with pytest.raises(RankError, match=r"rank 0 .*: slow did not return within 0.01 s"):
+        group.call_all("slow", 0.5)
+
+
+def fails(group, method, *arguments, deadline_s=None) -> RankError:
+    """The error of a call, after which the group and all its processes are gone."""
+    pids = [place.pid for place in group.places]
+    assert set(pids) == set(ranks_of_this_process())
+    with pytest.raises(RankError) as caught:
+        group.call_all(method, *arguments, deadline_s=deadline_s)
+    assert gone(pids)
+    with pytest.raises(WorkerError, match="add was called after the group had ended"):
+        group.call_all("add", 1, 2)
+    assert (caught.value.node, caught.value.exit_code) == ("127.0.0.1", 1)
+    return caught.value
+
+
+def test_a_rank_that_raises_ends_the_call_of_all(start):
+    error = fails(start("gloo"), "stumble_at", 1)
+    assert error.rank == 1
+    assert "Ranked rank 1 on node 127.0.0.1" in str(error)
+    assert "stumble_at raised ZeroDivisionError: divided by nothing" in str(error)
+    assert "_deeper_down" in str(error)
+    assert isinstance(error.__cause__, ZeroDivisionError)
+
+
+def test_an_error_for_the_user_is_told_in_one_line(start):
+    error = fails(start(), "refuse_at", 1)
+    assert str(error).endswith("refuse_at raised grpo.errors.GenerationError: I would rather not")
+    assert isinstance(error.__cause__, GenerationError)
+
+
+def test_a_rank_that_is_killed_is_named_rather_than_those_that_waited_for_it(start):
+    error = fails(start("gloo"), "die_at", 1)
+    assert error.rank == 1
+    assert "died during die_at" in str(error)
+
+
+def test_a_rank_that_aborts_leaves_its_stack(start):
+    error = fails(start(ranks=1), "abort")
+    assert "died during abort" in str(error)
+    assert "Fatal Python error: Aborted" in str(error)
+    assert " in abort" in str(error)
+
+
+def test_a_rank_that_skips_a_collective_is_named_when_the_others_give_up(start):
+    error = fails(start("gloo", 5.0), "skip_at", 1)
+    assert error.rank == 1
+    assert "rank 1 did not take part in collective 1 of process group 0 (issued 0), for which rank 0" in str(error)
+    assert "it has left skip_at" in str(error)
+    assert "Timed out" in str(error)
+
+
+def test_a_rank_that_hangs_elsewhere_is_named_at_the_deadline_with_its_stack(start):
+    error = fails(start("gloo"), "hang_at", 1, deadline_s=3.0)
+    assert error.rank == 1
+    assert "hang_at did not return within 3 s; no answer from ranks 0, 1 of 2" in str(error)
+    assert "rank 1 did not take part in collective 1" in str(error)
+    assert " in _wait_elsewhere" in str(error)
+    assert " in all_reduce" in str(error)
+
+
+def test_the_stack_of_a_rank_that_holds_the_interpreter_is_told(start):
+    error = fails(start(ranks=1), "hold_the_interpreter", deadline_s=2.0)
+    assert " in hold_the_interpreter" in str(error)
+
+
+def test_what_a_rank_has_started_ends_with_it(start):
+    group = start(ranks=1)
+    child = group.call_one(0, "start_child")
+    assert psutil.pid_exists(child)
+    group.shutdown()
+    group.shutdown()
+    assert gone([child])
+
+
+def test_an_error_at_the_start_names_the_rank_and_leaves_nothing(start):
+    with pytest.raises(RankError, match=r"rank 1 .*: start raised .*GenerationError: rank 1 does not like to start"):
+        start(None, 1.0, 1)
+    assert gone(ranks_of_this_process())
+
+
+def test_a_start_that_takes_too_long_is_ended(start):
+    with pytest.raises(RankError, match=r"start did not return within .* s; no answer from rank 0 of 1") as caught:
+        start("sleeps", ranks=1, deadline_s=8.0)
+    assert caught.value.rank == 0
+    assert gone(ranks_of_this_process())

@@ -1,0 +1,109 @@
+"""A policy behind a worker group does what it does without one."""
+
+import copy
+
+import pytest
+import torch
+
+from grpo.errors import CheckpointError, WorkerError
+from grpo.workers.groups.worker_group import InProcessGroup
+from grpo.workers.policy.dtensor import DTensorPolicy
+from grpo.workers.policy.group import PolicyGroup
+from grpo.workers.policy.rank_policy import RankPolicy
+from tests.support.policy import random_batch, tiny_config, tiny_model
+
+KL = {"loss_fn": {"reference_policy_kl_penalty": 0.1, "force_on_policy_ratio": False}}
+
+
+def new_policy(**settings):
+    model = tiny_model(**settings)
+    return DTensorPolicy(model, tiny_config(**KL), reference=copy.deepcopy(model))
+
+
+def grouped(bucket_bytes=1000, **settings):
+    return PolicyGroup(InProcessGroup(RankPolicy, lambda: new_policy(**settings)), bucket_bytes=bucket_bytes)
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(
+        torch.equal(one[name], other[name]) and one[name].dtype == other[name].dtype for name in one
+    )
+
+
+def test_results_are_those_of_the_policy_to_the_bit():
+    alone, group = new_policy(), grouped()
+    for seed in range(3):
+        batch = random_batch(seed=seed)
+        assert torch.equal(group.logprobs(batch), alone.logprobs(batch))
+        assert torch.equal(group.reference_logprobs(batch), alone.reference_logprobs(batch))
+        assert group.train(batch) == alone.train(batch)
+        assert group.weight_version == alone.weight_version == seed + 1
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 3000, 10**9])
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_come_in_buckets_of_any_size_as_copies(bucket_bytes, tied):
+    alone, group = new_policy(tied=tied), grouped(bucket_bytes, tied=tied)
+    for policy in (alone, group):
+        policy.train(random_batch())
+    exported = list(group.export_weights())
+    assert [name for name, _ in exported] == [name for name, _ in alone.export_weights()]
+    assert equal(dict(exported), dict(alone.export_weights()))
+    exported[0][1].zero_()
+    assert equal(dict(group.export_weights()), dict(alone.export_weights()))
+
+
+def test_an_export_that_was_left_does_not_disturb_the_next():
+    group, alone = grouped(), new_policy()
+    next(group.export_weights())
+    assert equal(dict(group.export_weights()), dict(alone.export_weights()))
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 10**9])
+def test_a_state_resumes_in_a_group_and_without_one(bucket_bytes):
+    group, other, alone = grouped(bucket_bytes), grouped(bucket_bytes, seed=5), new_policy(seed=6)
+    group.train(random_batch())
+    tensors, values = group.state()
+    other.load_state(tensors, values)
+    alone.load_state(tensors, values)
+    assert other.weight_version == alone.weight_version == 1
+    results = [policy.train(random_batch(seed=1)) for policy in (group, other, alone)]
+    assert results[0].metrics["loss"] == results[1].metrics["loss"] == results[2].metrics["loss"]
+    assert equal(dict(group.export_weights()), dict(other.export_weights()))
+    assert equal(dict(group.export_weights()), dict(alone.export_weights()))
+
+
+def test_a_state_of_another_model_is_refused_and_forgotten():
+    group = grouped()
+    tensors, values = group.state()
+    with pytest.raises(CheckpointError, match="another model"):
+        group.load_state({**tensors, "model.odd": torch.zeros(1)}, values)
+    group.load_state(tensors, values)
+
+
+def test_a_step_counts_its_calls_and_the_memory_of_the_ranks():
+    group = grouped(10**9)
+    group.step_metrics()
+    group.train(random_batch())
+    list(group.export_weights())
+    metrics = group.step_metrics()
+    assert metrics["performance/dispatches"] == 2  # the update and the weights
+    assert 0 <= metrics["performance/dispatch_overhead_seconds"] < metrics["performance/dispatch_seconds"]
+    assert 0.05 < metrics["memory/policy_rss_gib"] < 100
+    assert group.step_metrics()["performance/dispatches"] == 0
+
+
+class Disagreeing(InProcessGroup):
+    """Answers for a second rank that is one update behind."""
+
+    def call_all(self, method, *arguments, deadline_s=None):
+        (own,) = super().call_all(method, *arguments, deadline_s=deadline_s)
+        return [own, (own[0], own[1] - 1, own[2])] if method == "train" else [own, own]
+
+
+def test_ranks_at_different_versions_end_the_group():
+    group = PolicyGroup(Disagreeing(RankPolicy, new_policy))
+    with pytest.raises(WorkerError, match=r"different versions of the weights: rank 0: 1, rank 1: 0"):
+        group.train(random_batch())
+    with pytest.raises(WorkerError, match="after the worker had ended"):
+        group.logprobs(random_batch())
