@@ -70,7 +70,7 @@ class RankHost:
         import ray
 
         context = ray.get_runtime_context()
-        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        address: str = ray.util.get_node_ip_address()
         self._stacks = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open as long as the process
         faulthandler.register(signal.SIGUSR2, file=self._stacks, all_threads=True)
         faulthandler.enable()

@@ -91,10 +91,10 @@ class RaySession:
         import ray
         from ray._private.state import available_resources_per_node
 
-        free = available_resources_per_node()  # type: ignore[no-untyped-call]
+        free = available_resources_per_node()
         nodes = [
             Node(each["NodeID"], each["NodeManagerAddress"], each["Resources"], free.get(each["NodeID"], {}))
-            for each in ray.nodes()  # type: ignore[no-untyped-call]
+            for each in ray.nodes()
             if each["Alive"]
         ]
         return sorted(nodes, key=lambda node: (node.address, node.node_id))
