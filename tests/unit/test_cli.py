@@ -1,3 +1,4 @@
+import os
 import sys
 
 import pytest
@@ -60,6 +61,15 @@ def test_bad_input_is_one_line_and_exit_code_2(run, arguments, message, monkeypa
     assert err.startswith("error: ")
     assert message in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "passive"), ("active", "active")])
+def test_waiting_threads_do_not_spin_unless_told_to(run, monkeypatch, given, used):
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    run("recipes")
+    assert os.environ["OMP_WAIT_POLICY"] == used
 
 
 def test_recipes_and_models_are_listed(run):
