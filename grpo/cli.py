@@ -212,8 +212,7 @@ def _resolve(recipe: str, overrides: list[str]) -> ResolvedConfig:
 
 def main() -> None:
     """Run the command line; an error that the user can mend is printed without a traceback."""
-    # Before torch is loaded: OpenMP threads that spin while they wait make a step several times slower on a machine where
-    # others run too, and win nothing measurable on an idle one.
+    # Before torch is loaded. Threads that spin while they wait make a step several times slower where others run too.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
