@@ -63,13 +63,13 @@ def test_bad_input_is_one_line_and_exit_code_2(run, arguments, message, monkeypa
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(("given", "used"), [(None, "passive"), ("active", "active")])
-def test_waiting_threads_do_not_spin_unless_told_to(run, monkeypatch, given, used):
-    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+@pytest.mark.parametrize(("given", "used"), [(None, "2000"), ("7", "7")])
+def test_waiting_threads_spin_briefly_unless_told_otherwise(run, monkeypatch, given, used):
+    monkeypatch.setenv("GOMP_SPINCOUNT", given or "")
     if given is None:
-        monkeypatch.delenv("OMP_WAIT_POLICY")
+        monkeypatch.delenv("GOMP_SPINCOUNT")
     run("recipes")
-    assert os.environ["OMP_WAIT_POLICY"] == used
+    assert os.environ["GOMP_SPINCOUNT"] == used
 
 
 def test_recipes_and_models_are_listed(run):
