@@ -35,8 +35,7 @@ from grpo.workers.megatron.passes import predictor_states, run
 from grpo.workers.megatron.state import load_masters, load_state, state
 from grpo.workers.megatron.transfer import StageWeights
 from grpo.workers.policy.forward import needed_lengths
-from grpo.workers.policy.options import needs_reference, objective_options, planning
-from grpo.workers.policy.schedule import learning_rate_factor
+from grpo.workers.policy.options import learning_rate_at, needs_reference, objective_options, planning
 from grpo.workers.policy.token_logprobs import TokenLogprobs, token_logprobs
 from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
 from grpo.workers.protocol import UpdateResult
@@ -120,14 +119,7 @@ class MegatronPolicy:
     @property
     def learning_rate(self) -> float:
         """Of the next update."""
-        schedule = self._policy_config.scheduler
-        return self._policy_config.optimizer.kwargs.lr * learning_rate_factor(
-            self.weight_version,
-            warmup_steps=schedule.warmup_steps,
-            decay=schedule.decay,
-            decay_steps=schedule.decay_steps,
-            min_ratio=schedule.min_lr_ratio,
-        )
+        return learning_rate_at(self._policy_config, self.weight_version)
 
     def logprobs(self, batch: Batch) -> Tensor:
         """[T] float32 on the CPU, 0 where the mask is false; the same on every rank."""

@@ -28,10 +28,9 @@ from grpo.workers.policy.attention import use_causal_attention
 from grpo.workers.policy.forward import model_inputs, needed_lengths
 from grpo.workers.policy.local import LocalExecution
 from grpo.workers.policy.logprob_model import LogprobModel
-from grpo.workers.policy.options import needs_reference, objective_options, planning
+from grpo.workers.policy.options import learning_rate_at, needs_reference, objective_options, planning
 from grpo.workers.policy.parallel import ParallelContext, check_parallel
 from grpo.workers.policy.plan import plan_batch
-from grpo.workers.policy.schedule import learning_rate_factor
 from grpo.workers.policy.sharded import ShardedExecution
 from grpo.workers.policy.values import token_values
 from grpo.workers.protocol import UpdateResult
@@ -124,14 +123,7 @@ class DTensorPolicy:
     @property
     def learning_rate(self) -> float:
         """Of the next update."""
-        schedule = self._policy_config.scheduler
-        return self._policy_config.optimizer.kwargs.lr * learning_rate_factor(
-            self.weight_version,
-            warmup_steps=schedule.warmup_steps,
-            decay=schedule.decay,
-            decay_steps=schedule.decay_steps,
-            min_ratio=schedule.min_lr_ratio,
-        )
+        return learning_rate_at(self._policy_config, self.weight_version)
 
     def logprobs(self, batch: Batch) -> Tensor:
         """[T] float32 on the CPU, 0 where the mask is false."""

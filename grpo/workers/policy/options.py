@@ -7,6 +7,7 @@ from math import lcm
 from grpo.algorithm.objective import ObjectiveOptions
 from grpo.batching.micro_batches import Dynamic, Packed, Planning, Static, round_up
 from grpo.config.schema import Config, Policy
+from grpo.workers.policy.schedule import learning_rate_factor
 
 
 def objective_options(config: Config) -> ObjectiveOptions:
@@ -59,3 +60,15 @@ def planning(policy: Policy, *, training: bool) -> Planning:
         # One sequence of the greatest length must fit once its width is rounded up.
         return Dynamic(max(tokens or default, round_up(policy.max_total_sequence_length, round_to)), round_to)
     return Static(rows, divisor)
+
+
+def learning_rate_at(policy: Policy, update: int) -> float:
+    """The learning rate of an update, counted from 0."""
+    schedule = policy.scheduler
+    return policy.optimizer.kwargs.lr * learning_rate_factor(
+        update,
+        warmup_steps=schedule.warmup_steps,
+        decay=schedule.decay,
+        decay_steps=schedule.decay_steps,
+        min_ratio=schedule.min_lr_ratio,
+    )
