@@ -150,7 +150,7 @@ def test_a_run_without_a_checkpoint_is_not_overwritten(tmp_path):
     [
         (["policy.model_name=./nowhere"], ModelError, "policy.model_name=./nowhere"),
         (["policy.random_weights=false"], ModelError, "safetensors"),
-        (["policy.tokenizer.name=tiny-letters"], ModelError, "29 tokens but the model's vocab_size is 14"),
+        (["policy.tokenizer.name=tiny-letters"], ModelError, "55 tokens but the model's vocab_size is 14"),
         (["policy.max_total_sequence_length=65"], ConfigError, "64 positions"),
         (["data.train.function=nothing.here:f"], DataError, "nothing.here"),
         (["data.max_input_seq_length=3"], DataError, "the longest .* with 8"),
