@@ -37,6 +37,7 @@ from grpo.workers.megatron.transfer import StageWeights
 from grpo.workers.policy.forward import needed_lengths
 from grpo.workers.policy.options import learning_rate_at, needs_reference, objective_options, planning
 from grpo.workers.policy.token_logprobs import TokenLogprobs, token_logprobs
+from grpo.workers.policy.transfer import to_device
 from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
 from grpo.workers.protocol import UpdateResult
 
@@ -275,7 +276,7 @@ class MegatronPolicy:
         def head(micro: MegatronInputs, hidden: Tensor) -> Tensor:
             values = self._token_logprobs(model, micro, hidden, with_entropy=False).logprobs
             if self._place.speaks:
-                result[micro.trained.to(self._device)] = values.float()
+                result[to_device(micro.trained, self._device)] = values.float()
             return hidden.new_zeros(())
 
         with self._on_device():
@@ -320,15 +321,15 @@ def _values(batch: Batch, micro: MegatronInputs, current: TokenLogprobs, device:
     assert batch.advantages is not None
 
     def at(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[micro.trained].to(device)
+        return None if values is None else to_device(values[micro.trained], device)
 
     return TokenValues(
         logprobs=current.logprobs,
         mask=torch.ones_like(micro.targets, dtype=torch.bool),
-        sequence_ids=micro.sequence_ids.to(device),
+        sequence_ids=to_device(micro.sequence_ids, device),
         num_sequences=len(micro.rows),
-        advantages=batch.advantages[torch.as_tensor(micro.rows)].to(device),
-        generation_logprobs=batch.generation_logprobs[micro.trained].to(device),
+        advantages=to_device(batch.advantages[torch.as_tensor(micro.rows)], device),
+        generation_logprobs=to_device(batch.generation_logprobs[micro.trained], device),
         old_logprobs=at(batch.old_logprobs),
         reference_logprobs=at(batch.reference_logprobs),
         entropy=current.entropy,
