@@ -165,6 +165,16 @@ def _scoring_bytes(setting: Setting, state: PolicyState, stage: int) -> dict[str
     }
 
 
+def worker_memory(setting: Setting, stage: int = 0) -> dict[str, dict[str, float]]:
+    """Of the policy worker alone on a rank of pipeline stage `stage`, all of it on the GPU: in each of its phases."""
+    state = policy_state(setting, stage)
+    idle = {"gradients": 0.0, "optimizer": state.optimizer}
+    return {
+        "logprobs": idle | _scoring_bytes(setting, state, stage),
+        "policy_training": {"reference": state.reference} | _training_bytes(setting, state, stage),
+    }
+
+
 def _export_bytes(setting: Setting) -> float:
     """Two buckets, or the largest whole tensor where that is more, of which one is gathered at a time."""
     d = setting.model.dimensions
