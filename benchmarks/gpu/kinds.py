@@ -42,10 +42,8 @@ def kind_of(name: str, shapes: Shapes, dimensions: Dimensions, weights: frozense
         return OPTIMIZER
     if any(part in lowered for part in ("flash", "varlen", "scaled_dot_product")):
         return ATTENTION
-    if "_foreach" in lowered:
-        return GRADIENTS
     given = [tuple(shape) for shape in shapes if shape and all(isinstance(size, int) for size in shape)]
-    if name not in MATMULS and given and all(shape in weights for shape in given):
+    if "_foreach" in lowered or (name not in MATMULS and given and all(shape in weights for shape in given)):
         return GRADIENTS  # a norm's weight is multiplied with hidden states too, but that is no work on weights alone
     sizes = {size for shape in given for size in shape}
     if dimensions.vocab in sizes:

@@ -142,7 +142,8 @@ def _training_bytes(setting: Setting, state: PolicyState, stage: int) -> dict[st
     logits = 0.0
     if stage == setting.last_stage:
         chunk = min(chunk_tokens(setting), setting.workload.train_cap)
-        logits = logit_chunk_bytes(d, parallel, chunk, setting.compute_bytes) + head_gradient_bytes(d, parallel)
+        entropy = setting.config.loss_fn.entropy_coef != 0
+        logits = logit_chunk_bytes(d, parallel, chunk, entropy=entropy) + head_gradient_bytes(d, parallel)
     return {
         "parameters": state.parameters,
         "gradients": state.gradients,
@@ -161,7 +162,7 @@ def _scoring_bytes(setting: Setting, state: PolicyState, stage: int) -> dict[str
         "reference": state.reference,
         "gathered": state.gathered,
         "activations": scoring_activations(d, parallel, setting.workload.score_cap, c),
-        "logits": chunk * d.vocab / parallel.tensor * (c + FLOAT32) if stage == setting.last_stage else 0.0,
+        "logits": logit_chunk_bytes(d, parallel, chunk, entropy=False) if stage == setting.last_stage else 0.0,
     }
 
 
