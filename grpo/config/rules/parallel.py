@@ -36,7 +36,7 @@ def launcher(config: Config) -> Iterator[Conflict]:
         return
     if config.cluster.cpu_ranks > 1:
         yield Conflict(("cluster.cpu_ranks", "cluster.launcher"), "several ranks need workers: launcher=ray, or 1")
-    if not config.policy.generation.colocated.enabled:
+    if config.cluster.gpus_per_node == 0 and not config.policy.generation.colocated.enabled:
         yield Conflict(
             (f"{_COLOCATED}.enabled", "cluster.launcher"), "a separate engine needs a process: launcher=ray, or true"
         )

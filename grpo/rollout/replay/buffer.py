@@ -28,9 +28,10 @@ class ReplayBuffer:
 
     Ages are in steps: the updates between the weights of a group's oldest token and those that train on it, divided by
     the updates of a step, rounded up. No group becomes too old, by two rules. After v steps at most
-    (v + maximum age + 1) x groups of a step have been started (AReaL's bound, arXiv 2505.24298, section 5.1), so at
-    most one step's groups are at the maximum age; and a step waits for those of them that still run, where it could
-    have taken younger ones: else whoever talks long would be started again and again, and never be trained.
+    (v + maximum age + 1) x groups of a step have been started (AReaL's bound, arXiv 2505.24298, section 5.1). And a
+    step takes the oldest groups that are ready only if all others, those that run among them, can still be trained in
+    time: at most j steps' groups may have j steps left. Else it waits for those that run: dropped as too old, whoever
+    talks long would be started again and again and never be trained.
     """
 
     def __init__(self, *, groups_per_step: int, max_age_steps: int, updates_per_step: int) -> None:
@@ -109,25 +110,29 @@ class ReplayBuffer:
         """In steps, of what was sampled with `version`, were it trained now."""
         return ceil((self._version - version) / self._updates_per_step)
 
-    def waited_for(self) -> tuple[int, ...]:
-        """Running groups that the next step may not go without: after it they would be too old."""
-        return tuple(
-            position for position, version in self._running.items() if self.age(version) >= self._max_age_steps
-        )
-
     def take(self, *, rest: bool) -> list[Group] | None:
-        """One step's groups, the oldest first; None while there are too few, or while one that runs is waited for.
+        """One step's groups, the oldest first; None while there are too few or while older ones are waited for.
 
         With `rest`, all that are left, fewer than a step's: for when no more will come.
         """
         wanted = min(self._groups_per_step, len(self._ready)) if rest else self._groups_per_step
-        if wanted == 0 or len(self._ready) < wanted or self.waited_for():
+        if wanted == 0 or len(self._ready) < wanted:
             return None
         oldest = sorted(self._ready.values(), key=lambda group: (group.oldest_version, group.position))
+        left = [*self._running.values(), *(group.oldest_version for group in oldest[wanted:])]
+        if not self._in_time(left):
+            return None
         taken = [self._ready.pop(group.position) for group in oldest[:wanted]]
         ages = [self.age(group.oldest_version) for group in taken]
         assert max(ages) <= self._max_age_steps, ages
         return taken
+
+    def _in_time(self, versions: Sequence[int]) -> bool:
+        """Whether groups of these versions can all be trained in the steps after this one."""
+        left = [self._max_age_steps - self.age(version) for version in versions]
+        return all(
+            sum(each <= steps for each in left) <= steps * self._groups_per_step for steps in range(self._max_age_steps)
+        )
 
     def state(self) -> tuple[dict[str, Any], list[Group]]:
         """JSON values and the waiting groups, from which `load_state` continues: what ran is started again."""
