@@ -1,10 +1,13 @@
 """Stand-ins for asynchronous rollouts: groups by hand, and an engine whose every answer the test gives."""
 
+import os
+import signal
 import threading
 from collections.abc import Sequence
 
 from grpo.rollout.replay.buffer import Group
 from grpo.rollout.trajectory import Trajectory
+from grpo.workers.generation.remote_stream import StreamProcess
 from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingParams
 from tests.support.rollouts import RecordingGenerator, prompt
 
@@ -72,3 +75,15 @@ class HandDrivenEngine(RecordingGenerator):
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.submitted) >= count, LIMIT), self.submitted
             return self.submitted[:count]
+
+
+class DyingProcess(StreamProcess):
+    """The process of an engine that is killed at the fifth question for what has finished."""
+
+    asked = 0
+
+    def finished(self, owner: str, wait_s: float) -> Finished:
+        self.asked += 1
+        if self.asked == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().finished(owner, wait_s)

@@ -17,7 +17,9 @@ TOKENS, LOGPROBS = "replay/token_ids", "replay/logprobs"  # [T] int64, float64, 
 
 
 def pack(groups: Sequence[Group]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Tensors by name, and one mapping a group. `unpack` gives back the same groups."""
+    """Tensors by name, none without groups, and one mapping a group. `unpack` gives back the same groups."""
+    if not groups:
+        return {}, []
     completions = [each.completion for group in groups for each in group.trajectories]
     tensors = {
         TOKENS: torch.tensor([token for each in completions for token in each.token_ids], dtype=torch.int64),
@@ -33,6 +35,8 @@ def unpack(
     tensors: Mapping[str, Tensor], values: Sequence[Mapping[str, Any]], prompt_at: Callable[[int], Prompt]
 ) -> list[Group]:
     """The groups that `pack` was given. `prompt_at` gives the prompt of a position."""
+    if not values:
+        return []
     tokens, logprobs = tensors[TOKENS].tolist(), tensors[LOGPROBS].tolist()
     groups, start = [], 0
     for group in values:
