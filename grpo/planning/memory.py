@@ -62,14 +62,14 @@ def policy_state(setting: Setting, stage: int) -> PolicyState:
     DTensor: float32 masters, gradients and two moments, divided over all ranks of a copy and over its copies (FSDP2);
     one process alone has a rounded copy of the masters instead of gathering; with one copy of the model nothing that
     is gathered is given back within a pass. Megatron: parameters in the compute dtype and float32 gradients on every
-    rank of a copy, masters and moments divided over the copies.
+    rank of a copy, masters and moments divided over the copies by its distributed optimizer, else on every rank.
     """
     model, parallel, c = setting.model, setting.parallel, setting.compute_bytes
     kept = needs_reference(setting.config)
     if parallel.backend == "megatron":
         held = stage_elements(model, parallel, stage)
         masters = FLOAT32 if c != FLOAT32 else 0
-        optimizer = (masters + MOMENTS) * -(-held // parallel.data)
+        optimizer = (masters + MOMENTS) * -(-held // (parallel.data if parallel.distributed_optimizer else 1))
         return PolicyState(c * held, FLOAT32 * held, optimizer, c * held * kept, 0, 0)
     held = sharded_elements(model, parallel.tensor, parallel.data)
     masters, reference = FLOAT32 * held, c * held * kept

@@ -104,3 +104,15 @@ def test_offloaded_parameters_are_on_the_host(planned):
     training = phase(plan, "policy_training")
     assert training["parameters"] == training["gradients"] == training["optimizer"] == 0
     assert training["gathered"] > 0
+
+
+def test_without_the_distributed_optimizer_every_copy_holds_masters_and_moments(planned):
+    whole = planned(
+        "grpo_math_8b_megatron",
+        "policy.megatron_cfg.distributed_data_parallel_config.use_distributed_optimizer=false",
+    )
+    shared = planned("grpo_math_8b_megatron")
+    assert (
+        policy_state(whole.setting, 0).optimizer
+        == shared.setting.parallel.data * policy_state(shared.setting, 0).optimizer
+    )
