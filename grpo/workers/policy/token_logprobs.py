@@ -98,6 +98,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 less = _probabilities_less_target(
                     log_p, logprobs[rows], targets[rows], hidden.dtype, keep=kept is not None
                 )
+                assert grad_logprobs is not None, "autograd makes a missing gradient 0"
                 scale = grad_logprobs[rows, None] / -ctx.temperature
                 if grad_weight is not None:
                     add_weight_grad(grad_weight, less, (hidden[rows] * scale).to(hidden.dtype))
