@@ -13,6 +13,8 @@ import torch
 
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.data.loader import PromptLoader
+from grpo.placement.placement import Placement, sleep_until_needed
+from grpo.placement.plan import plan_of
 from grpo.refit.local import LocalRefit
 from grpo.rewards.scoring import Rewards
 from grpo.rollout.on_demand import OnDemandSource
@@ -49,6 +51,8 @@ def assembled(
         reservation = stack.enter_context(reserved_for(config))
         generator = make_generator(config, prepared.model_path, reservation)
         stack.callback(generator.shutdown)
+        plan = plan_of(config)
+        sleep_until_needed(plan, generator)
         policy = stack.enter_context(started_policy(config, reservation))
         scorer = Scorer(
             rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping
@@ -61,6 +65,7 @@ def assembled(
             policy=policy,
             source=OnDemandSource(loader, generator, scorer, train_sampling(config, prepared.tokenizer), config.grpo),
             refit=LocalRefit(policy, generator),
+            placement=Placement(plan, policy, generator),
             evaluator=_evaluator(prepared, generator, scorer),
             checkpoints=checkpoints,
             run=run,

@@ -48,6 +48,8 @@ def _cannot_run(config: Config) -> list[str]:
     if policy.dtensor_cfg.enabled:
         several = ("tensor_parallel_size", "sequence_parallel") if cluster.cpu_ranks > 1 else ()
         asked += _changed(policy.dtensor_cfg, "policy.dtensor_cfg", can_run=("activation_checkpointing", *several))
+    if config.grpo.async_grpo.enabled:
+        asked.append("grpo.async_grpo.enabled=True")
     if not generation.colocated.enabled:
         asked.append("policy.generation.colocated.enabled=False")
     if generation.backend == "vllm" and generation.vllm_cfg.tensor_parallel_size > 1:

@@ -36,6 +36,12 @@ class RewardScaling(Section):
     target_max: float = 1.0
 
 
+class AsyncGrpo(Section):
+    """Generation that goes on while the policy trains."""
+
+    enabled: bool = False
+
+
 class Grpo(Section):
     """The sampling side of a step."""
 
@@ -54,6 +60,7 @@ class Grpo(Section):
         False, description="keep only groups whose raw rewards differ, and refill (DAPO)"
     )
     dynamic_sampling_max_gen_batches: int = Field(10, gt=0)
+    async_grpo: AsyncGrpo = AsyncGrpo()
     overlong_filtering: bool = Field(False, description="give truncated completions no loss")
     reward_shaping: RewardShaping = RewardShaping()
     reward_scaling: RewardScaling = RewardScaling()

@@ -109,6 +109,17 @@ def reload_weights(engine: Any, weights: list[tuple[str, torch.Tensor]], tied: I
         raise GenerationError("vLLM did not drop its prefix cache after a weight update: a request is still running")
 
 
+def sleep(engine: Any, level: int) -> None:
+    """Have an idle in-process engine give its memory back, and forget the prefixes that were in it.
+
+    Raises:
+        GenerationError: a request is still running.
+    """
+    if not engine.reset_prefix_cache():
+        raise GenerationError("vLLM cannot sleep: a request is still running")
+    engine.sleep(level=level)
+
+
 @contextmanager
 def sampling_context(device: str) -> Iterator[None]:
     """Around `generate`: the global generator stays as it is; on a CPU nothing is compiled for a few samples."""
