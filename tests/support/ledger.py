@@ -7,6 +7,7 @@ GPU would have freed. What was never said to be anywhere (batches, constants) mi
 """
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -79,12 +80,20 @@ class Ledger(TorchDispatchMode):
         if device is not None:
             place = GPU if device == PRETEND_GPU else None
         elif name in _COPIES and name != "aten::_to_copy":
-            return result  # written where it was
+            self._copied(operands, found)
+            return result
         if place is not None:
-            for each in _tensors((result,)):
+            for each in _tensors((result, *_written(func, args, kwargs))):
                 if found.get(id(each), self.where(each)) is None:
                     self.mark_storage(each.untyped_storage(), place)
         return result
+
+    def _copied(self, operands: Sequence[Tensor], found: dict[int, str | None]) -> None:
+        """A copy's target stays where it is; one of which nothing is known is taken to be on the GPU with its source."""
+        targets, sources = operands[: len(operands) // 2], operands[len(operands) // 2 :]
+        for target, source in zip(targets, sources, strict=False):
+            if found[id(target)] is None and found[id(source)] == GPU:
+                self.mark_storage(target.untyped_storage(), GPU)
 
     def _check(self, name: str, operands: Sequence[Tensor], found: dict[int, str | None]) -> str | None:
         """Where the result will be."""
@@ -167,9 +176,21 @@ def adopt_engine(ledger: Ledger, engine: Any) -> PretendMemory:
     return memory
 
 
-def misplace(ledger: Ledger, policy: Any, resource: Resource) -> None:
+def misplace(ledger: Ledger, policy: Any, resource: Resource, residence: str = HOST) -> None:
     """A move that placement knows nothing of: the fault that the ledger is there for."""
-    ledger.mark(policy.resources._tensors[resource](), HOST)
+    for storage in policy.resources._storages(resource):
+        ledger.mark_storage(storage, residence)
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments that an operation writes to."""
+    return [args[place] if place < len(args) else kwargs.get(name) for place, name in _targets(func)]
+
+
+@functools.cache
+def _targets(func: Any) -> list[tuple[int, str]]:
+    arguments = enumerate(func._schema.arguments)
+    return [(place, each.name) for place, each in arguments if each.alias_info is not None and each.alias_info.is_write]
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:

@@ -19,7 +19,7 @@ Tensors = Callable[[], Iterable[Tensor]]
 class Resources:
     """The tensors of resources, asked for anew at each move: an optimizer makes its state in its first update.
 
-    Storages that several resources have belong to the first of them.
+    Masters that are the parameters themselves are no part of the optimizer state.
     """
 
     def __init__(self, tensors: Mapping[Resource, Tensors], plan: Plan, device: torch.device) -> None:
@@ -81,12 +81,11 @@ class Resources:
         return 0
 
     def _storages(self, resource: Resource) -> list[UntypedStorage]:
-        earlier: list[Tensor] = []
-        for each, tensors in self._tensors.items():
-            if each == resource:
-                return storages_of(tensors(), self._device, without=earlier)
-            earlier += tensors()
-        raise PlacementError(f"there is no {resource} here; there are: {', '.join(self._tensors)}")
+        if resource not in self._tensors:
+            raise PlacementError(f"there is no {resource} here; there are: {', '.join(self._tensors)}")
+        masters = resource == Resource.OPTIMIZER_STATE
+        shared = self._tensors[Resource.POLICY_PARAMETERS]() if masters else ()
+        return storages_of(self._tensors[resource](), self._device, without=shared)
 
 
 class PlacedPolicy:

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 
 
 def policy_tensors(execution: LocalExecution | ShardedExecution) -> Mapping[Resource, Tensors]:
-    """The parameters are those that passes read; masters that are apart from them go with the optimizer state."""
+    """The parameters are those that passes read; masters that are apart from them go with the optimizer state.
+
+    Between updates there are no gradients: an update that ends frees its own.
+    """
 
     def parameters() -> list[Tensor]:
         execution.pass_done(execution.compute)
         return list(execution.compute.model.parameters())
 
     def gradients() -> list[Tensor]:
-        return [each.grad for each in execution.masters.parameters() if each.grad is not None]
+        execution.optimizer.zero_grad()  # of an update that failed
+        return []
 
     def optimizer() -> list[Tensor]:
         return [*execution.masters.parameters(), *execution.optimizer.state().values()]
