@@ -94,5 +94,3 @@ def _move(resource: Resource, source: Residence, target: Residence, phase: Phase
         return Move(resource, source, target, *(("generation", "sleep") if leaves else ("refit", "wake")))
     counts_in: Phase = "refit" if leaves and phase in GENERATING else phase
     return Move(resource, source, target, counts_in, "offload" if leaves else "onload")
-
-

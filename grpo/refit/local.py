@@ -19,7 +19,6 @@ class LocalRefit:
         given_up = self._generator.residences()[Resource.ENGINE_WEIGHTS] == Residence.ABSENT
         if self._delivered == version and not given_up:
             return
-        with timer.phase("refit"):
-            with timer.part("transfer"):
-                self._generator.update_weights(self._policy.export_weights(), version)
+        with timer.phase("refit"), timer.part("transfer"):
+            self._generator.update_weights(self._policy.export_weights(), version)
         self._delivered = version

@@ -1,9 +1,9 @@
 """A residence ledger: real worker code on a CPU, every storage with a pretend residence, and a GPU's errors.
 
-Workers are made for the device `PRETEND_GPU`, which torch takes for the CPU and still tells apart where it is named: what
-is made or sent there is on the pretend GPU. What an operation makes is where its operands are. An operation that mixes
-the two, other than a copy, raises as CUDA does; so does one that touches what placement has offloaded, whose memory a
-GPU would have freed. What was never said to be anywhere (batches, constants) mixes with everything.
+Workers are made for the device `PRETEND_GPU`, which torch takes for the CPU and still tells apart where it is named:
+what is made or sent there is on the pretend GPU. What an operation makes is where its operands are. An operation that
+mixes the two, other than a copy, raises as CUDA does; so does one that touches what placement has offloaded, whose
+memory a GPU would have freed. What was never said to be anywhere (batches, constants) mixes with everything.
 """
 
 import contextlib
@@ -89,7 +89,7 @@ class Ledger(TorchDispatchMode):
         return result
 
     def _copied(self, operands: Sequence[Tensor], found: dict[int, str | None]) -> None:
-        """A copy's target stays where it is; one of which nothing is known is taken to be on the GPU with its source."""
+        """A copy's target stays where it is; one of which nothing is known is on the GPU if its source is."""
         targets, sources = operands[: len(operands) // 2], operands[len(operands) // 2 :]
         for target, source in zip(targets, sources, strict=False):
             if found[id(target)] is None and found[id(source)] == GPU:

@@ -108,7 +108,9 @@ def make_policy(config: Config, folder: Path, *, device: str) -> Any:
 
     parallel = None
     if dist.is_initialized():
-        parallel = ParallelContext(init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp")), sequence_parallel=False)
+        parallel = ParallelContext(
+            init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp")), sequence_parallel=False
+        )
     return DTensorPolicy(model, config, reference=copy.deepcopy(model), device=device, parallel=parallel)
 
 
@@ -136,6 +138,10 @@ class Bench:
     def do(self, phase: str) -> Any:
         with self.timer.step():
             return getattr(self, phase)()
+
+    def follow(self, *path: str) -> None:
+        for phase in path:
+            self.do(phase)
 
     def logprobs(self) -> Tensor:
         batch = random_batch((5, 4), (2, 1))

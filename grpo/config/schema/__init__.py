@@ -27,9 +27,9 @@ from grpo.config.schema.policy import (
 from grpo.config.schema.run import Checkpointing, Cluster, Logger
 
 __all__ = [
-    "AsyncGrpo", "Checkpointing", "Cluster", "Config", "DTensorCfg", "Data", "Dataset", "DynamicBatching", "Env", "FileDataset",
-    "FunctionDataset", "Generation", "Grpo", "HubDataset", "Logger", "LossFn", "MegatronCfg", "Optimizer", "Policy",
-    "ReasoningGymDataset", "RewardScaling", "RewardShaping", "Schedule", "Section", "SequencePacking", "Tokenizer",
+    "AsyncGrpo", "Checkpointing", "Cluster", "Config", "DTensorCfg", "Data", "Dataset", "DynamicBatching", "Env",
+    "FileDataset", "FunctionDataset", "Generation", "Grpo", "HubDataset", "Logger", "LossFn", "MegatronCfg", "Optimizer",
+    "Policy", "ReasoningGymDataset", "RewardScaling", "RewardShaping", "Schedule", "Section", "SequencePacking", "Tokenizer",
     "ValidationSampling", "VllmCfg",
 ]  # fmt: skip
 

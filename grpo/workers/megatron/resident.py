@@ -22,7 +22,7 @@ def policy_tensors(trained: TrainedStage, reference: nn.Module | None) -> Mappin
         return list(trained.model.parameters())
 
     def gradients() -> list[Tensor]:
-        return [each.main_grad for each in trained.model.parameters()]  # type: ignore[misc]
+        return [each.main_grad for each in trained.model.parameters()]
 
     def optimizer() -> list[Tensor]:
         masters = [master for _, _, master, _ in trained.masters()]

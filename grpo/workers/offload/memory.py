@@ -61,7 +61,7 @@ class EmptiedStorages:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._on_gpu = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if self._on_gpu else None
+        self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
         self._hosts: dict[str, HostBuffer] = {}
         self._sizes: dict[str, list[int]] = {}
 
@@ -121,4 +121,3 @@ class EmptiedStorages:
 def memory_of(device: torch.device) -> DeviceMemory:
     """How storages on this device move."""
     return EmptiedStorages(device) if device.type == "cuda" else Stationary()
-

@@ -39,8 +39,8 @@ class Resources:
         allowed, now = self._plan.residences(resource), self._now.get(resource, Residence.ABSENT)
         if residence not in allowed:
             raise PlacementError(
-                f"{resource} is on {now} and cannot be moved to {residence}: the {self._plan.name} plan of this run has "
-                f"it in every phase on {' or '.join(sorted(allowed))}"
+                f"{resource} is on {now} and cannot be moved to {residence}: the {self._plan.name} plan of this run "
+                f"has it in every phase on {' or '.join(sorted(allowed))}"
             )
         if residence == now:
             return 0

@@ -4,7 +4,7 @@ flat buffers, tied weights, what an optimizer holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -23,7 +23,7 @@ def storages_of(
 
 def bytes_of(storage: UntypedStorage) -> Tensor:
     """[nbytes] uint8 over the whole storage."""
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload, no-any-return]
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 class HostBuffer:
@@ -42,25 +42,24 @@ class HostBuffer:
         """Allocated so far."""
         return sum(each.numel() for each in self._chunks)
 
-    def pieces(self, sizes: Iterable[int]) -> Iterator[tuple[int, slice, Tensor]]:
+    def pieces(self, sizes: Sequence[int]) -> Iterator[tuple[int, slice, Tensor]]:
         """Number of the storage, bytes of it, and the host memory for them, for storages of `sizes` bytes."""
+        self._reserve(sum(sizes))
         chunk, used = 0, 0
         for number, size in enumerate(sizes):
             done = 0
             while done < size:
-                room = self._chunk(chunk, size - done)
+                room = self._chunks[chunk]
                 count = min(size - done, room.numel() - used)
                 yield number, slice(done, done + count), room[used : used + count]
                 done, used = done + count, used + count
                 if used == room.numel():
                     chunk, used = chunk + 1, 0
 
-    def _chunk(self, index: int, wanted: int) -> Tensor:
-        if index == len(self._chunks):
-            # A small resource takes little; a large one its last chunk whole.
-            size = self._chunk_bytes if index else min(self._chunk_bytes, 1 << max(0, wanted - 1).bit_length())
+    def _reserve(self, wanted: int) -> None:
+        while (missing := wanted - self.nbytes) > 0:
+            size = min(self._chunk_bytes, 1 << (missing - 1).bit_length())
             self._chunks.append(torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned))
-        return self._chunks[index]
 
 
 def _storage(tensor: Tensor) -> UntypedStorage:
@@ -68,4 +67,5 @@ def _storage(tensor: Tensor) -> UntypedStorage:
 
 
 def _key(storage: UntypedStorage) -> int:
-    return storage._cdata  # noqa: SLF001 (unique while the storage is held)
+    address: int = storage._cdata  # noqa: SLF001 (unique while the storage is held)
+    return address

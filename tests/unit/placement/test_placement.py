@@ -124,7 +124,8 @@ def test_a_move_behind_its_back_is_found_on_entering_the_next_phase():
     started.placement.enter("checkpoint")
     started.policy.move(Resource.OPTIMIZER_STATE, CPU)
     with pytest.raises(
-        PlacementError, match="entering phase policy_training of the separate plan optimizer_state is on cpu, but .*on gpu"
+        PlacementError,
+        match=r"entering phase policy_training of the separate plan optimizer_state is on cpu, but .*on gpu",
     ):
         started.placement.enter("policy_training")
 
@@ -132,7 +133,9 @@ def test_a_move_behind_its_back_is_found_on_entering_the_next_phase():
 def test_a_worker_that_does_not_do_what_it_is_asked_is_found():
     started = Started(colocated(EVERYTHING, reference=True))
     started.policy.move = lambda resource, residence: 0
-    with pytest.raises(PlacementError, match="after the moves into phase refit .*gradients is on gpu, but .*on absent"):
+    with pytest.raises(
+        PlacementError, match=r"after the moves into phase refit .*gradients is on gpu, but .*on absent"
+    ):
         started.placement.enter("refit")
 
 

@@ -32,7 +32,9 @@ def test_the_reference_is_there_with_a_kl_term_alone():
 
 
 def test_without_colocation_the_plan_is_the_separate_one():
-    config = load_config("grpo_math_8b", [f"{COLOCATED}.enabled=false", f"{COLOCATED}.resources.gpus_per_node=4"]).config
+    config = load_config(
+        "grpo_math_8b", [f"{COLOCATED}.enabled=false", f"{COLOCATED}.resources.gpus_per_node=4"]
+    ).config
     assert plan_of(config) == separate(reference=True)
     assert all(plan_of(config).residences(each) == {Residence.GPU} for each in POLICY)
 

@@ -33,7 +33,10 @@ def test_a_separate_plan_has_everything_on_the_gpu_in_every_phase(reference):
     plan = separate(reference=reference)
     assert tuple(plan.rows) == PHASES
     for row in plan.rows.values():
-        assert row == {**dict.fromkeys((*POLICY, *ENGINE), GPU), Resource.REFERENCE_PARAMETERS: GPU if reference else ABSENT}
+        assert row == {
+            **dict.fromkeys((*POLICY, *ENGINE), GPU),
+            Resource.REFERENCE_PARAMETERS: GPU if reference else ABSENT,
+        }
     assert all(len(plan.residences(each)) == 1 for each in (*POLICY, *ENGINE))
 
 

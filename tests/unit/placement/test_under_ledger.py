@@ -140,13 +140,11 @@ def test_a_restored_optimizer_is_offloaded_and_brought_back_like_its_own(folder)
     config, batches = config_of(folder, **PLANS["everything"]), ["refit", "generation", "policy_training"] * 2
     with Ledger() as ledger:
         first = Bench(config, folder, ledger)
-        for phase in batches:
-            first.do(phase)
+        first.follow(*batches)
         second = Bench(config, folder, ledger)
         second.policy.load_state(first.weights(), {"weight_version": 2})
         second._seeds = first._seeds
-        for phase in batches:
-            second.do(phase)
+        second.follow(*batches)
         assert equal(second.weights(), states_of_training(config_of(folder), folder, 4)[-1])
 
 
@@ -155,10 +153,9 @@ def test_an_offload_after_the_checkpoint_of_a_separate_run_is_caught_by_the_next
     """Report 3 of the reference runs: `exp_avg.lerp_(grad)` on two devices, after a checkpoint and only then."""
     with Ledger() as ledger:
         bench = Bench(cell_config(Cell(rollouts="async", plan="separate"), folder), folder, ledger)
-        for phase in ("policy_training", "checkpoint", "policy_training", "checkpoint"):
-            bench.do(phase)
+        bench.follow("policy_training", "checkpoint", "policy_training", "checkpoint")
         misplace(ledger, bench.policy, Resource.OPTIMIZER_STATE, residence)
-        with pytest.raises(MixedResidenceError, match="adamw|foreach_add"):
+        with pytest.raises(MixedResidenceError, match=r"adamw|foreach_add"):
             bench.do("policy_training")
 
 
@@ -170,15 +167,16 @@ def test_a_move_in_the_wrong_place_is_caught(where, folder, execution):
         bench = Bench(cell_config(Cell(plan="separate"), folder), folder, ledger)
         inject(bench, where, residence)
         with pytest.raises(MixedResidenceError):
-            for phase in ("refit", "logprobs", "policy_training", "checkpoint", "policy_training"):
-                bench.do(phase)
+            bench.follow("refit", "logprobs", "policy_training", "checkpoint", "policy_training")
 
 
 @pytest.mark.parametrize("resource", POLICY)
 @pytest.mark.parametrize("residence", [Residence.CPU, Residence.ABSENT])
 def test_a_separate_run_has_no_way_to_ask_for_an_offload(resource, residence, folder):
     policy = Bench(cell_config(Cell(plan="separate"), folder), folder).policy
-    with pytest.raises(PlacementError, match=rf"{resource} is on gpu and cannot be moved to {residence}: the separate plan"):
+    with pytest.raises(
+        PlacementError, match=rf"{resource} is on gpu and cannot be moved to {residence}: the separate plan"
+    ):
         policy.move(resource, residence)
 
 
