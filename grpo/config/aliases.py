@@ -32,7 +32,6 @@ _UPDATES_ON_GPU = (
     "the optimizer updates on the GPU; policy.generation.colocated.offload_optimizer moves its state in between"
 )
 _DDP = "policy.megatron_cfg.distributed_data_parallel_config"
-_NOT_YET = "asynchronous training is not part of this version"
 _FIXED = "the backend chooses it; there is nothing to set"
 
 # Keys that exist there and not here, by the longest prefix that is found.
@@ -41,9 +40,6 @@ HINTS: Mapping[str, str] = MappingProxyType({
     "loss_fn.use_on_policy_kl_approximation": "there is no such approximation; see loss_fn.kl_on_policy_gradient",
     "loss_fn.disable_ppo_ratio": "use loss_fn.force_on_policy_ratio",
     "grpo.adv_estimator": "use grpo.advantage_estimator: grpo, dr_grpo, rloo or reinforce_pp",
-    "grpo.async_grpo.max_trajectory_age_steps": _NOT_YET,
-    "grpo.async_grpo.in_flight_weight_updates": _NOT_YET,
-    "grpo.async_grpo.recompute_kv_cache_after_weight_updates": _NOT_YET,
     "grpo.max_rollout_turns": "a rollout has one turn",
     "grpo.num_val_generations_per_prompt": "validation samples one completion of each prompt",
     "policy.optimizer.kwargs.foreach": _FIXED,

@@ -1,4 +1,4 @@
-"""Conflicts of where things are: what a colocated run alone can move, and what asynchronous training needs."""
+"""Conflicts of where things are: what a colocated run alone can move."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,6 @@ _COLOCATED = "policy.generation.colocated"
 _OPTIMIZER = "policy.offload_optimizer_for_logprob", f"{_COLOCATED}.offload_optimizer"
 _REFERENCE = "policy.offload_reference"
 _SLEEP = f"{_COLOCATED}.sleep_level"
-_ASYNC = "grpo.async_grpo.enabled"
 
 
 def moves(config: Config) -> dict[str, object]:
@@ -36,23 +35,6 @@ def separate_moves_nothing(config: Config) -> Iterator[Conflict]:
         )
 
 
-def asynchronous(config: Config) -> Iterator[Conflict]:
-    if not config.grpo.async_grpo.enabled:
-        return
-    if config.policy.generation.colocated.enabled:
-        yield Conflict(
-            (_ASYNC, f"{_COLOCATED}.enabled"),
-            "generation goes on while the policy trains, so each needs GPUs of its own: set the second to false, or "
-            "the first",
-        )
-    if not config.loss_fn.use_importance_sampling_correction:
-        yield Conflict(
-            (_ASYNC, "loss_fn.use_importance_sampling_correction"),
-            "completions are of older weights than those that train on them: set the second to true, or the first to "
-            "false",
-        )
-
-
 def offloaded_twice(config: Config) -> Iterator[Conflict]:
     dtensor = config.policy.dtensor_cfg
     if not (dtensor.enabled and dtensor.cpu_offload):
@@ -72,7 +54,7 @@ def reference(config: Config) -> Iterator[Conflict]:
         )
 
 
-RULES: tuple[Rule, ...] = (separate_moves_nothing, asynchronous, offloaded_twice, reference)
+RULES: tuple[Rule, ...] = (separate_moves_nothing, offloaded_twice, reference)
 
 
 def notes(config: Config) -> Iterator[str]:
