@@ -33,7 +33,7 @@ def make(cell, *, device="cpu", colocated=COLOCATED):
 
 
 def away_and_back(policy, emptied):
-    """Everything to the host at once, and all of it back; bytes that the policy held meanwhile, where it is `emptied`."""
+    """Everything to the host at once and back; bytes that the policy held meanwhile, where it is `emptied`."""
     away = {
         Resource.GRADIENTS: Residence.ABSENT, Resource.OPTIMIZER_STATE: Residence.CPU,
         Resource.REFERENCE_PARAMETERS: Residence.CPU, Resource.POLICY_PARAMETERS: Residence.CPU,

@@ -69,7 +69,6 @@ class Grpo(Section):
         False, description="keep only groups whose raw rewards differ, and refill (DAPO)"
     )
     dynamic_sampling_max_gen_batches: int = Field(10, gt=0)
-    async_grpo: AsyncGrpo = AsyncGrpo()
     overlong_filtering: bool = Field(False, description="give truncated completions no loss")
     reward_shaping: RewardShaping = RewardShaping()
     reward_scaling: RewardScaling = RewardScaling()

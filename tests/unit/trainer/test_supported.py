@@ -25,9 +25,6 @@ def test_runs_on_the_cpu_in_one_process_or_several(overrides):
 
 @pytest.mark.parametrize(("recipe", "overrides", "message"), [
     ("grpo_math_8b", [], "cluster.num_nodes=1 x cluster.gpus_per_node=8"),
-    ("grpo_math_8b", ["grpo.async_grpo.enabled=true", "policy.generation.colocated.enabled=false",
-                      "policy.generation.colocated.resources.gpus_per_node=4",
-                      "loss_fn.use_importance_sampling_correction=true"], "grpo.async_grpo.enabled=True"),
     ("grpo_math_70b", [], "policy.dtensor_cfg.tensor_parallel_size=8"),
     ("tiny", ["policy.megatron_cfg.enabled=true", "policy.dtensor_cfg.enabled=false", "cluster.launcher=ray",
               "cluster.cpu_ranks=2"], "cluster.cpu_ranks=2 with policy.megatron_cfg.enabled=True"),
