@@ -69,10 +69,6 @@ class Placement:
         self._gib = {"memory/offloaded_gib": 0.0, "memory/onloaded_gib": 0.0}
         self._resident: dict[str, float] = {}
 
-    @property
-    def plan(self) -> Plan:
-        return self._plan
-
     def enter(self, phase: Phase) -> list[Charge]:
         """Move what `phase` needs elsewhere; the seconds that it took, by the phase and part that they belong to.
 
