@@ -67,7 +67,7 @@ def model_folder(folder: Path) -> Path:
 
 def config_of(
     folder: Path, *, colocated: bool = True, offloads: dict[str, Any] | None = None, backend: str = "dtensor",
-    precision: str = "float32", **policy: Any,
+    precision: str = "float32", gpus: int = 0, **policy: Any,
 ) -> Config:  # fmt: skip
     return Config.model_validate(
         {
@@ -80,7 +80,7 @@ def config_of(
             "loss_fn": {"reference_policy_kl_penalty": 0.1},
             "data": {"train": {"kind": "file", "data_path": "unused.jsonl"}},
             "env": {},
-            "cluster": {"gpus_per_node": 0},
+            "cluster": {"gpus_per_node": gpus},
         }
     )  # fmt: skip
 
@@ -121,8 +121,8 @@ class Bench:
         self, config: Config, folder: Path, ledger: Ledger | None = None, *, memory: DeviceMemory | None = None
     ) -> None:
         """On the ledger if there is one; or with the policy's tensors moved by `memory`; or with nothing moved."""
-        device = "cpu" if ledger is None else str(PRETEND_GPU)
-        self.policy = make_policy(config, folder, device=device)
+        real = "cuda" if config.cluster.gpus_per_node else "cpu"
+        self.policy = make_policy(config, folder, device=real if ledger is None else str(PRETEND_GPU))
         self.engine = HfGenerator(config, folder)
         if ledger is not None:
             self.ledger = ledger
