@@ -40,10 +40,10 @@ def offloaded_twice(config: Config) -> Iterator[Conflict]:
     if not (dtensor.enabled and dtensor.cpu_offload):
         return
     for key in moves(config):
-        if key not in {_REFERENCE, _SLEEP}:
+        if key != _SLEEP:
             yield Conflict(
                 ("policy.dtensor_cfg.cpu_offload", key),
-                "parameters and optimizer are on the CPU in every phase already; false",
+                "parameters, optimizer and reference are on the CPU in every phase already; false",
             )
 
 

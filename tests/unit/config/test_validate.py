@@ -62,6 +62,7 @@ CONFLICTS = [
     ("grpo_math_8b", "policy.generation.colocated.enabled=false policy.generation.colocated.resources.gpus_per_node=4 policy.generation.colocated.offload_parameters=true", ["policy.generation.colocated.offload_parameters = true", "policy.generation.colocated.enabled = false"], "in every phase"),
     ("grpo_math_8b", "policy.generation.colocated.enabled=false policy.generation.colocated.resources.gpus_per_node=4 policy.generation.colocated.sleep_level=2", ["policy.generation.colocated.sleep_level = 2", "policy.generation.colocated.enabled = false"], "so does the engine; 0, or set enabled to true"),
     ("grpo_math_8b", "policy.dtensor_cfg.cpu_offload=true policy.generation.colocated.offload_optimizer=true", ["policy.dtensor_cfg.cpu_offload = true", "policy.generation.colocated.offload_optimizer = true"], "already"),
+    ("grpo_math_8b", "policy.dtensor_cfg.cpu_offload=true policy.offload_reference=true", ["policy.dtensor_cfg.cpu_offload = true", "policy.offload_reference = true"], "already"),
     ("tiny", "policy.offload_reference=true", ["policy.offload_reference = true", "loss_fn.reference_policy_kl_penalty = 0.0"], "no reference"),
     ("grpo_math_8b", "policy.generation.colocated.resources.gpus_per_node=2", ["policy.generation.colocated.enabled = true", "policy.generation.colocated.resources.gpus_per_node = 2"], "false"),
     ("grpo_math_8b", "policy.generation.colocated.enabled=false", ["policy.generation.colocated.resources.gpus_per_node = null"], "gpus_per_node 1 to 7"),
