@@ -14,6 +14,8 @@ import torch
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.config.schema import Config
 from grpo.data.loader import PromptLoader
+from grpo.placement.placement import Placement, sleep_until_needed
+from grpo.placement.plan import plan_of
 from grpo.refit.local import LocalRefit
 from grpo.rewards.scoring import Rewards
 from grpo.rollout.on_demand import OnDemandSource
@@ -52,6 +54,8 @@ def assembled(
         reservation = stack.enter_context(reserved_for(config))
         generator, asynchronous = _generator(prepared, reservation)
         stack.callback(generator.shutdown)
+        plan = plan_of(config)
+        sleep_until_needed(plan, generator)
         policy = stack.enter_context(started_policy(config, reservation))
         scorer = SharedScorer(
             Scorer(rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping)
@@ -74,6 +78,7 @@ def assembled(
             policy=policy,
             source=source,
             refit=LocalRefit(policy, generator),
+            placement=Placement(plan, policy, generator),
             evaluator=_evaluator(prepared, generator, scorer),
             checkpoints=checkpoints,
             run=run,
