@@ -22,6 +22,7 @@ _GPU_FIELDS = {
     "driver": "driver_version",
     "mig": "mig.mode.current",
 }
+_IMAGE_NAMES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SLURM_CONTAINER_IMAGE", "ENROOT_IMAGE")
 _COMMAND_SECONDS = 10.0
 
 
@@ -58,6 +59,7 @@ def describe_environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": _cpu_name(),
         "cuda": _torch_cuda(),
+        "image": _image(),
         "stack": {name: packages[name] for name in STACK if name in packages},
         "packages": dict(sorted(packages.items(), key=lambda item: item[0].lower())),
     }
@@ -73,7 +75,19 @@ def describe_node() -> dict[str, Any]:
         "cpus_usable": usable,
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 2),
         "gpus": _gpus(),
+        "hcas": infiniband_adapters(),
     }
+
+
+def infiniband_adapters() -> list[str]:
+    """Names of this host's InfiniBand and RoCE adapters."""
+    folder = Path("/sys/class/infiniband")
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _image() -> str | None:
+    """The container image that this process runs in, as its runtime names it; null outside one, or where it does not."""
+    return next((os.environ[name] for name in _IMAGE_NAMES if os.environ.get(name)), None)
 
 
 def _torch_cuda() -> str | None:

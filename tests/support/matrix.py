@@ -40,11 +40,11 @@ def measured(values=None, *, spread=0.005, runs=5, stack=None, **figures):
     seconds = {"timing/total": total, **{f"timing/{phase}": value for phase, value in SECONDS.items()}}
     values = values or {name: {"value": value, "unit": "s", "spread": spread} for name, value in seconds.items()}
     source = {
-        "kind": "measured", "runs": [f"run-{n}" for n in range(runs)], "nodes": ["node0"], "commit": "abc",
+        "kind": "measured", "runs": [f"run-{n}" for n in range(runs)], "nodes": [["node0"]], "commit": "abc",
         "image": None, "stack": stack or {"torch": "2.11", "vllm": "0.25", "cuda": "13"}, "date": "2026-11-30",
         "approved_by": "somebody",
     }  # fmt: skip
-    return Reference.model_validate({"schema_version": 1, "source": source, "values": values | figures})
+    return Reference.model_validate({"schema_version": 2, "source": source, "values": values | figures})
 
 
 def published(total=147.0, seconds=None, stack=None):
