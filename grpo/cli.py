@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from grpo.commands.accept import accept, rebase
 from grpo.commands.judge import judge
 from grpo.commands.matrix import app as matrix_app
 from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
@@ -161,6 +162,8 @@ def report(
 
 
 app.command("judge")(judge)
+app.command("accept")(accept)
+app.command("rebase")(rebase)
 app.add_typer(matrix_app, name="matrix")
 
 

@@ -80,8 +80,7 @@ def load_matrix(folder: Path) -> Matrix:
                 cases[case.id], origins[case.id] = case, origin
     partitions = {path.stem: _read(path, Partition) for path in sorted((folder / "partitions").glob("*.yaml"))}
     references = {
-        (path.parent.name, path.stem): read_reference(path)
-        for path in sorted((folder / "references").glob("*/*.yaml"))
+        (path.parent.name, path.stem): read_reference(path) for path in sorted((folder / "references").glob("*/*.yaml"))
     }
     matrix = Matrix(folder, cases, partitions, references, _read(folder / BUDGETS, Budgets), origins)
     _check_names(matrix)

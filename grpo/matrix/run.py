@@ -144,7 +144,9 @@ def judged_as(directory: Path) -> tuple[str, str]:
     try:
         known = JudgedAs.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        raise MatrixError(f"{directory} was not judged yet: name its case and partition with --case and --partition") from None
+        raise MatrixError(
+            f"{directory} was not judged yet: name its case and partition with --case and --partition"
+        ) from None
     except (OSError, ValueError) as error:
         raise MatrixError(f"{path}: not a verdict ({error})") from error
     return known.case, known.partition

@@ -86,7 +86,7 @@ def infiniband_adapters() -> list[str]:
 
 
 def _image() -> str | None:
-    """The container image that this process runs in, as its runtime names it; null outside one, or where it does not."""
+    """The container image that this process runs in, as its runtime names it; null outside one."""
     return next((os.environ[name] for name in _IMAGE_NAMES if os.environ.get(name)), None)
 
 

@@ -82,3 +82,34 @@ def verdict(seen=None, the_case=None, reference=None, partition=PARTITION, expec
         seen or evidence(), the_case or case(), reference, partition_name="here", partition=partition,
         expected_config=CONFIG if expected is None else expected,
     )  # fmt: skip
+
+
+def with_rates(hcas=(), **rates):
+    """The partition with a canary's rates."""
+    return PARTITION.model_copy(
+        update={
+            "canary": PARTITION.canary.model_copy(update=rates),
+            "network": PARTITION.network.model_copy(update={"hcas": list(hcas)}),
+        }
+    )
+
+
+def canary(hosts=("node0",), gpus=8, matmul=800.0, transport="ib"):
+    """What `grpo canary` writes, at the rates of a good machine."""
+    gpu = {
+        "bf16_matmul_tflops": matmul, "device_copy_gb_per_s": 2000.0, "host_to_device_gb_per_s": 54.0,
+        "device_to_host_gb_per_s": 54.0,
+    }  # fmt: skip
+    return {
+        "device": "cuda",
+        "nodes": [
+            {"host": host, "all_reduce_node_gb_per_s": 340.0, "gpus": [{"index": n, **gpu} for n in range(gpus)]}
+            for host in hosts
+        ],
+        "pairs": [
+            {"hosts": [first, second], "all_reduce_pair_gb_per_s": 45.0}
+            for at, first in enumerate(hosts)
+            for second in hosts[at + 1 :]
+        ],
+        "nccl": {"version": "2.27.3", "transport": transport, "interfaces": []},
+    }

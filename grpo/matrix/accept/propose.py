@@ -76,9 +76,7 @@ def propose(
     assert isinstance(new.source, Measured)
     before = _old_values(old, new.source, replace_published=replace_published)
     beyond = 0.0 if every_value else MOVES_BEYOND
-    rows = tuple(
-        _row(metric, before.get(metric), new, old, beyond) for metric in dict.fromkeys([*before, *new.values])
-    )
+    rows = tuple(_row(metric, before.get(metric), new, old, beyond) for metric in dict.fromkeys([*before, *new.values]))
     _check_drift(rows, new.source.approved_by)
     values = {row.metric: row.kept for row in rows if row.kept is not None}
     kept = Reference(schema_version=new.schema_version, source=new.source, values=values)
@@ -98,7 +96,9 @@ def _old_values(old: Reference | None, new: Measured, *, replace_published: bool
         return {}
     differing = stack_difference(old.source, new)
     if differing:
-        raise MatrixError(f"the runs are of another stack ({differing}): `nox -s rebase -- OLD NEW` tells the two apart")
+        raise MatrixError(
+            f"the runs are of another stack ({differing}): `nox -s rebase -- OLD NEW` tells the two apart"
+        )
     if len(old.source.runs) >= GATING_RUNS > len(new.runs):
         raise MatrixError(
             f"the reference gates, and {len(new.runs)} runs would make it provisional: it takes {GATING_RUNS}"

@@ -12,7 +12,7 @@ def reference_yaml(reference: Reference, *, comment: str = "") -> str:
     lines = [f"# {line}" for line in comment.splitlines()]
     lines += [f"schema_version: {reference.schema_version}", "source:"]
     lines += [f"  {name}: {_flow(value)}" for name, value in source.items()]
-    lines.append("values:")
+    lines += ["values:"] if reference.values else []
     lines += [f"  {metric}: {_figure(figure)}" for metric, figure in reference.values.items()]
     return "\n".join(lines) + "\n"
 

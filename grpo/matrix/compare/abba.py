@@ -57,7 +57,9 @@ def in_turn(runs: Sequence[TurnRun]) -> Turns:
     metrics = [metric for metric in (TOTAL, *PHASE_METRICS) if all(_positive(metric, *pair) for pair in pairs)]
     if TOTAL not in metrics:
         raise MatrixError(f"not every run has {TOTAL}")
-    rows = tuple(ratio_of(metric, [(old.values[metric], new.values[metric]) for old, new in pairs]) for metric in metrics)
+    rows = tuple(
+        ratio_of(metric, [(old.values[metric], new.values[metric]) for old, new in pairs]) for metric in metrics
+    )
     total = rows[0]
     return Turns(len(pairs), rows, slower=total.median > SLOWER and total.p < SIGNIFICANT)
 
@@ -76,7 +78,9 @@ def check_order(runs: Sequence[TurnRun]) -> None:
         raise MatrixError(f"{twice[0]} is given twice")
     for earlier, later in zip(runs, runs[1:], strict=False):
         if earlier.started is not None and later.started is not None and later.started < earlier.started:
-            raise MatrixError(f"{later.path} started before {earlier.path}: give the runs in the order in which they ran")
+            raise MatrixError(
+                f"{later.path} started before {earlier.path}: give the runs in the order in which they ran"
+            )
         if earlier.hosts != later.hosts:
             raise MatrixError(
                 f"{later.path} was on {', '.join(later.hosts)}, and {earlier.path} on {', '.join(earlier.hosts)}: old "

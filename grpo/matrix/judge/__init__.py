@@ -6,4 +6,14 @@ from grpo.matrix.judge.failure import JobOutcome
 from grpo.matrix.judge.several import judge_runs
 from grpo.matrix.judge.verdict import Rerun, Verdict
 
-__all__ = ["Evidence", "JobOutcome", "Rerun", "Verdict", "evidence_of", "judge_row", "judge_run", "judge_runs", "row_of"]
+__all__ = [
+    "Evidence",
+    "JobOutcome",
+    "Rerun",
+    "Verdict",
+    "evidence_of",
+    "judge_row",
+    "judge_run",
+    "judge_runs",
+    "row_of",
+]

@@ -112,9 +112,7 @@ def _retry(run: Evidence, verdict: Verdict, case: Case, partition: Partition) ->
 def _asking(verdict: Verdict, rerun: Rerun | None, gpu_hours_left: float | None, more: str) -> Verdict:
     """The verdict with what is to run, if the budget has room for it; it stands as it is until then."""
     if rerun is not None and gpu_hours_left is not None and rerun.gpu_hours > gpu_hours_left:
-        more = (
-            f"not run again: that takes {number(rerun.gpu_hours)} GPU-hours, and {number(gpu_hours_left)} are left"
-        )
+        more = f"not run again: that takes {number(rerun.gpu_hours)} GPU-hours, and {number(gpu_hours_left)} are left"
         rerun = None
     if rerun is not None:
         where = f" on other nodes than {', '.join(rerun.exclude)}" if rerun.exclude else ""

@@ -102,7 +102,7 @@ def _check_old(before: Reference, reference: Reference | None) -> None:
 def _moved(reference: Reference | None, after: Reference) -> Proposal:
     """As when runs are accepted, but for the stack, which is meant to differ; every value is the new runs'."""
     if reference is None or reference.source.kind != "measured":
-        return propose(None, after)
+        return propose(reference, after)
     assert after.source.kind == "measured"
     source = reference.source.model_copy(update={"stack": after.source.stack, "image": after.source.image})
     return propose(reference.model_copy(update={"source": source}), after, every_value=True)
