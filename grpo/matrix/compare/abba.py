@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from grpo.errors import MatrixError
@@ -76,7 +77,7 @@ def check_order(runs: Sequence[TurnRun]) -> None:
     twice = sorted({path for path in paths if paths.count(path) > 1})
     if twice:
         raise MatrixError(f"{twice[0]} is given twice")
-    for earlier, later in zip(runs, runs[1:], strict=False):
+    for earlier, later in pairwise(runs):
         if earlier.started is not None and later.started is not None and later.started < earlier.started:
             raise MatrixError(
                 f"{later.path} started before {earlier.path}: give the runs in the order in which they ran"

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 from grpo.config.schema.base import Section
 from grpo.matrix.schema.types import Day
 
-REFERENCE_VERSION = 2
+REFERENCE_VERSION: Literal[2] = 2
 
 
 def _current(version: Any) -> Any:
