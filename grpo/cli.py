@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 
 from grpo.commands.accept import accept, rebase
+from grpo.commands.compare import compare
+from grpo.commands.diagnose import diagnose
 from grpo.commands.judge import judge
 from grpo.commands.matrix import app as matrix_app
 from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
@@ -162,6 +164,8 @@ def report(
 
 
 app.command("judge")(judge)
+app.command("compare")(compare)
+app.command("diagnose")(diagnose)
 app.command("accept")(accept)
 app.command("rebase")(rebase)
 app.add_typer(matrix_app, name="matrix")

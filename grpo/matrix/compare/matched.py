@@ -130,7 +130,9 @@ def _compared(a: Sequence[Record], b: Sequence[Record]) -> list[tuple[str, Kind,
     """Name, kind and metrics of each row; the compute is what both sides have of it."""
     compute = tuple(name for name in COMPUTE if _has(name, a) and _has(name, b))
     if not compute:
-        raise MatrixError("neither policy training nor log-probs took any time in both runs: there is no compute to compare")
+        raise MatrixError(
+            "neither policy training nor log-probs took any time in both runs: there is no compute to compare"
+        )
     rows: list[tuple[str, Kind, tuple[str, ...]]] = [("total", "total", (TOTAL,)), ("compute", "compute", compute)]
     for metric in (*PHASE_METRICS, OTHER):
         if _has(metric, a) or _has(metric, b):

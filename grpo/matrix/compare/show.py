@@ -18,12 +18,16 @@ def matched_sheet(result: Matched) -> Sheet:
     )
     used = " and ".join(metric_words(name) for name in COMPUTE if _has(result, name))
     lines = [
-        f"paired by computed tokens: {result.pairs} steps, of {result.steps[0]} and {result.steps[1]}; a pair differs "
-        f"by {per_cent(result.token_difference)} on average, {100 * result.worst_difference:.2g} % at most "
-        f"(allowed {100 * result.tolerance:g} %); {number(round(result.tokens[0]))} and "
-        f"{number(round(result.tokens[1]))} tokens a step",
-        f"compute is {used}; what is neither that, generation nor refit takes "
-        f"{100 * result.overhead_share[0]:.1f} % of the step and {100 * result.overhead_share[1]:.1f} %",
+        (
+            f"paired by computed tokens: {result.pairs} steps, of {result.steps[0]} and {result.steps[1]}; a pair differs "
+            f"by {per_cent(result.token_difference)} on average, {100 * result.worst_difference:.2g} % at most "
+            f"(allowed {100 * result.tolerance:g} %); {number(round(result.tokens[0]))} and "
+            f"{number(round(result.tokens[1]))} tokens a step"
+        ),
+        (
+            f"compute is {used}; what is neither that, generation nor refit takes "
+            f"{100 * result.overhead_share[0]:.1f} % of the step and {100 * result.overhead_share[1]:.1f} %"
+        ),
     ]
     if None not in result.outside:
         first, second = (number(round(value or 0.0, 1)) for value in result.outside)
@@ -76,7 +80,13 @@ def turns_sheet(result: Turns) -> Sheet:
     total = result.rows[0]
     verdict = "slower" if result.slower else "not slower"
     rows = [
-        (metric_words(row.metric), f"{row.median:.3f}", f"{min(row.ratios):.3f}", f"{max(row.ratios):.3f}", f"{row.p:.4f}")
+        (
+            metric_words(row.metric),
+            f"{row.median:.3f}",
+            f"{min(row.ratios):.3f}",
+            f"{max(row.ratios):.3f}",
+            f"{row.p:.4f}",
+        )
         for row in result.rows
     ]
     return Sheet(

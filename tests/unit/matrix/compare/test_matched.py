@@ -18,7 +18,13 @@ def run(name, *, per_token=1e-4, data=0.5, other=0.5, steps=40, seed=0, noise=0.
     for _ in range(steps):
         tokens = rng.uniform(90_000, 110_000) * offset
         training = tokens * per_token * (1 + rng.gauss(0, noise))
-        phases = {"policy_training": training, "logprobs": 0.3 * training, "generation": 20.0, "refit": 1.0, "data": data}
+        phases = {
+            "policy_training": training,
+            "logprobs": 0.3 * training,
+            "generation": 20.0,
+            "refit": 1.0,
+            "data": data,
+        }
         records.append(
             {f"timing/{phase}": seconds for phase, seconds in phases.items()}
             | {
