@@ -98,7 +98,10 @@ def matched(first: Side, second: Side, *, tolerance: float = TOLERANCE) -> Match
     counts = np.array([[tokens[0][left], tokens[1][right]] for left, right in pairs])
     relative = counts[:, 1] / counts[:, 0] - 1
     resampled = np.random.default_rng(_SEED).integers(0, len(pairs), (RESAMPLES, len(pairs)))
-    rows = [_row(name, kind, names, a, b, resampled) for name, kind, names in _compared(a, b)]
+    rows = [
+        _row(name, kind, _seconds(metrics, a), _seconds(metrics, b), resampled)
+        for name, kind, metrics in _compared(a, b)
+    ]
     return Matched(
         first=first.name,
         second=second.name,
@@ -146,10 +149,7 @@ def _has(metric: str, records: Sequence[Record]) -> bool:
     return any((record.get(metric) or 0.0) > 0 for record in records)
 
 
-def _row(
-    name: str, kind: Kind, metrics: tuple[str, ...], a: Sequence[Record], b: Sequence[Record], resampled: np.ndarray
-) -> Row:
-    first, second = _seconds(metrics, a), _seconds(metrics, b)
+def _row(name: str, kind: Kind, first: np.ndarray, second: np.ndarray, resampled: np.ndarray) -> Row:
     sums = first[resampled].mean(axis=1), second[resampled].mean(axis=1)
     has_ratio = bool(first.sum() > 0 and (sums[0] > 0).all())
     return Row(

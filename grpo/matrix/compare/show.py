@@ -19,8 +19,8 @@ def matched_sheet(result: Matched) -> Sheet:
     used = " and ".join(metric_words(name) for name in COMPUTE if _has(result, name))
     lines = [
         (
-            f"paired by computed tokens: {result.pairs} steps, of {result.steps[0]} and {result.steps[1]}; a pair differs "
-            f"by {per_cent(result.token_difference)} on average, {100 * result.worst_difference:.2g} % at most "
+            f"paired by computed tokens: {result.pairs} steps, of {result.steps[0]} and {result.steps[1]}; a pair "
+            f"differs by {per_cent(result.token_difference)} on average, {100 * result.worst_difference:.2g} % at most "
             f"(allowed {100 * result.tolerance:g} %); {number(round(result.tokens[0]))} and "
             f"{number(round(result.tokens[1]))} tokens a step"
         ),
