@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from grpo.commands.accept import accept, rebase
+from grpo.commands.canary import canary
 from grpo.commands.compare import compare
 from grpo.commands.diagnose import diagnose
 from grpo.commands.judge import judge
@@ -165,6 +166,7 @@ def report(
 
 app.command("judge")(judge)
 app.command("compare")(compare)
+app.command("canary")(canary)
 app.command("diagnose")(diagnose)
 app.command("accept")(accept)
 app.command("rebase")(rebase)

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ _GPU_FIELDS = {
 }
 _IMAGE_NAMES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SLURM_CONTAINER_IMAGE", "ENROOT_IMAGE")
 _COMMAND_SECONDS = 10.0
+# What a process that only measures sees of the environment: names and beginnings of names. The rest may hold secrets.
+_PASSED_ON = (
+    "CUDA_", "GLOO_", "GOMP_", "HOME", "LANG", "LC_", "LD_", "LOGNAME", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "PATH",
+    "PYTHON", "TMPDIR", "TZ", "UCX_", "USER", "VIRTUAL_ENV",
+)  # fmt: skip
 
 
 def grpo_version() -> str:
@@ -83,6 +89,11 @@ def infiniband_adapters() -> list[str]:
     """Names of this host's InfiniBand and RoCE adapters."""
     folder = Path("/sys/class/infiniband")
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def lean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that a measuring child needs: no credentials, and no launcher's rank either."""
+    return {name: value for name, value in environ.items() if name.startswith(_PASSED_ON)}
 
 
 def _image() -> str | None:
