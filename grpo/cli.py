@@ -14,6 +14,7 @@ from grpo.commands.accept import accept, rebase
 from grpo.commands.canary import canary
 from grpo.commands.compare import compare
 from grpo.commands.diagnose import diagnose
+from grpo.commands.doctor import doctor
 from grpo.commands.judge import judge
 from grpo.commands.matrix import app as matrix_app
 from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
@@ -167,6 +168,7 @@ def report(
 app.command("judge")(judge)
 app.command("compare")(compare)
 app.command("canary")(canary)
+app.command("doctor")(doctor)
 app.command("diagnose")(diagnose)
 app.command("accept")(accept)
 app.command("rebase")(rebase)

@@ -25,7 +25,7 @@ _TIMES = 5
 class Ranks:
     """The process group of all ranks, and the store by which they tell each other what they measured."""
 
-    def __init__(self, place: Place, device: torch.device, store: dist.Store) -> None:
+    def __init__(self, place: Place, device: torch.device, store: Any) -> None:
         self.place = place
         self._device = device
         self._store = store
@@ -77,7 +77,8 @@ class Ranks:
 @contextmanager
 def joined(place: Place, device: torch.device) -> Iterator[Ranks]:
     """All ranks in one process group, over NCCL or gloo; rank 0 keeps the store until the others are done."""
-    store = dist.TCPStore(
+    stores: Any = dist  # it does not declare them as exported
+    store = stores.TCPStore(
         place.address, place.port, place.world_size, is_master=place.rank == 0, timeout=DEADLINE, use_libuv=True
     )
     dist.init_process_group(
@@ -116,7 +117,8 @@ def nccl_told(device: torch.device) -> Iterator[dict[str, Any]]:
     """What NCCL says of its way, filled in when the block is left; unknown where NCCL_DEBUG is set already."""
     found: dict[str, Any] = {"version": None, **read_transport([])}
     if device.type == "cuda":
-        version = torch.cuda.nccl.version()
+        nccl: Any = torch.cuda.nccl
+        version = nccl.version()
         found["version"] = ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
     if device.type != "cuda" or "NCCL_DEBUG" in os.environ:
         yield found

@@ -59,7 +59,9 @@ def _row(host: str, name: str, values: list[float], rate: float | None) -> tuple
 def _way(nccl: Mapping[str, Any]) -> str:
     over = ", ".join(nccl.get("interfaces") or [])
     paths = ", ".join(nccl.get("paths") or [])
-    return f"network {nccl.get('transport', 'unknown')}{f' ({over})' if over else ''}{f', channels {paths}' if paths else ''}"
+    words = f"network {nccl.get('transport', 'unknown')}"
+    words += f" ({over})" if over else ""
+    return words + (f", channels {paths}" if paths else "")
 
 
 def _throttled(canary: Mapping[str, Any]) -> list[str]:

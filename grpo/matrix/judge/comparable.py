@@ -37,11 +37,12 @@ def check_nodes(evidence: Evidence, case: Case, partition: Partition) -> list[Fi
     if len(evidence.nodes) != case.nodes:
         problems.append(f"nodes.json has {len(evidence.nodes)} nodes, and the case {case.nodes}")
     for node in evidence.nodes:
-        problems += _node_problems(node, partition)
+        problems += node_problems(node, partition)
     return [Finding(6, "nodes.json", problem, "infra") for problem in dict.fromkeys(problems)]
 
 
-def _node_problems(node: Mapping[str, Any], partition: Partition) -> Iterable[str]:
+def node_problems(node: Mapping[str, Any], partition: Partition) -> Iterable[str]:
+    """What keeps a node, as nodes.json describes it, from being one of the partition's."""
     host, gpus = node.get("host"), node.get("gpus", [])
     if len(gpus) != partition.gpus_per_node:
         yield f"node {host} has {len(gpus)} GPUs, and the partition's nodes {partition.gpus_per_node}"

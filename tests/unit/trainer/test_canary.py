@@ -66,9 +66,9 @@ def test_one_that_was_measured_already_is_kept(run, measured, tmp_path):
 def test_what_is_no_canary_is_refused(run, tmp_path, content):
     file = tmp_path / "job.json"
     file.write_text(content)
-    with pytest.raises(ConfigError, match="cluster.canary_file=.*not a canary.json"):
+    with pytest.raises(ConfigError, match=r"cluster.canary_file=.*not a canary.json"):
         keep_canary(Cluster(canary_file=str(file)), run, {})
-    with pytest.raises(ConfigError, match="not a canary.json"):
+    with pytest.raises(ConfigError, match=r"not a canary\.json"):
         keep_canary(Cluster(canary_file=str(tmp_path / "none")), run, {})
 
 
