@@ -87,18 +87,6 @@ def slurm(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
-def accept(session: nox.Session) -> None:
-    """Make judged runs the reference of their case: `-- RUN_DIR RUN_DIR RUN_DIR ...`."""
-    run_in(session, "core", "grpo", "accept", *session.posargs)
-
-
-@nox.session(venv_backend="none")
-def rebase(session: nox.Session) -> None:
-    """Propose references for a new stack: `-- OLD NEW`, folders of runs that were interleaved."""
-    run_in(session, "core", "grpo", "rebase", *session.posargs)
-
-
-@nox.session(venv_backend="none")
 def train(session: nox.Session) -> None:
     """The main job: a tiny model learns from random weights on this CPU. Arguments go to grpo train."""
     arguments = ["train", "tiny", "--fresh", "--require-accuracy", "0.9", "logger.log_dir=runs/train", *session.posargs]
