@@ -55,7 +55,7 @@ def test_the_second_of_them_asks_for_the_third():
     assert verdict.rerun.exclude == ("node0", "node1")
 
 
-@pytest.mark.parametrize("refits", combinations_with_replacement((7.0, 14.0, SLOW), 3))
+@pytest.mark.parametrize("refits", list(combinations_with_replacement((7.0, 14.0, SLOW), 3)))
 def test_the_median_of_three_decides_in_any_order_and_never_the_best(refits):
     outcomes = set()
     for order in permutations(range(3)):
