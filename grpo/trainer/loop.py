@@ -27,6 +27,7 @@ from grpo.trainer.step_metrics import (
     update_metrics,
 )
 from grpo.trainer.throughput import Throughput
+from grpo.workers.groups.watchdog import watched
 from grpo.workers.protocol import Policy
 
 EndReason = Literal["steps", "epochs", "reward", "signal"]
@@ -100,13 +101,13 @@ class Trainer:
     def run(self, stop: StopRequest) -> Outcome:
         """Train to the end, or save and return when `stop` is requested."""
         if self.step == 0 and self._config.grpo.val_at_start and self._parts.evaluator is not None:
-            with self._parts.timer.step() as times:
+            with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
                 metrics = self._validate(0)
             self._unpublished = {**times, **metrics}
         reason = self._finished(stop)
         while reason is None:
             step = self.step + 1
-            with self._parts.timer.step() as times:
+            with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
                 self._publish()
                 done = self._step(step, stop)
                 if done is None:

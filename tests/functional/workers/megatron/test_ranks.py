@@ -1,0 +1,23 @@
+"""What several ranks of the Megatron policy do beyond the numbers of the parity matrix."""
+
+import pytest
+
+from tests.support.megatron_ranks import refuse_nan
+from tests.support.parity import AXES, Layout
+from tests.support.ranks import run_cells
+
+PLAIN = {name: values[0] for name, values in AXES.items()} | {"micro": 2, "tied": True}
+LAYOUTS = {
+    "distributed, overlapped": Layout("megatron", 2, 1, 1, False),
+    "distributed": Layout("megatron", 1, 1, 2, False),
+    "all-reduce": Layout("megatron", 1, 2, 1, True),
+}
+
+
+@pytest.mark.timeout(200)
+def test_a_gradient_that_is_not_finite_is_refused_on_every_rank_and_changes_nothing():
+    cells = [{**PLAIN, "state": state, "layout": layout} for state, layout in LAYOUTS.items()]
+    for messages in run_cells(refuse_nan, cells, world=2, preload=["tests.support.megatron_ranks"], seconds=30):
+        assert all(
+            message.startswith("update 2: the gradient norm is nan over 36 trained tokens") for message in messages
+        ), messages
