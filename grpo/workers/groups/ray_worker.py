@@ -45,8 +45,8 @@ class RayWorker:
             WorkerError: Ray is not installed, or the actor does not start in time.
             GrpoError: as raised by `make` in the actor.
         """
-        self._own_session = RaySession(gpus=num_gpus) if reservation is None else None
-        self._session: RaySession = self._own_session if reservation is None else reservation.session
+        self._session = RaySession(gpus=num_gpus) if reservation is None else reservation.session
+        self._owns_session = reservation is None
         self._pid: int | None = None
         import ray
 
@@ -94,8 +94,8 @@ class RayWorker:
             return
         ray.kill(self._actor, no_restart=True)
         self._actor = None
-        if self._own_session is not None:
-            self._own_session.close()
+        if self._owns_session:
+            self._session.close()
 
     def _get(self, method: str, reference: Any, timeout_s: float) -> Any:
         import ray
