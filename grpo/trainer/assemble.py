@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from grpo.checkpoint.manager import CheckpointManager
-from grpo.config import layout
 from grpo.config.schema import Config
 from grpo.data.loader import PromptLoader
 from grpo.models.dimensions import Dimensions
@@ -22,6 +21,7 @@ from grpo.rollout.on_demand import OnDemandSource
 from grpo.rollout.replay.source import ReplaySource
 from grpo.rollout.scoring import GroupScorer, Scorer, SharedScorer
 from grpo.rollout.source import RolloutSource
+from grpo.telemetry.environment import describe_node
 from grpo.telemetry.run_directory import RunDirectory
 from grpo.telemetry.timers import PhaseTimer
 from grpo.trainer.evaluation import Evaluator
@@ -83,17 +83,23 @@ def assembled(
             timer=PhaseTimer(
                 synchronise=torch.cuda.synchronize if device_of(config) == "cuda" and reservation is None else None
             ),
-            throughput=Throughput.of(config, Dimensions.of(prepared.model_config), _device_names(config, policy)),
+            throughput=Throughput.of(config, Dimensions.of(prepared.model_config), _devices(config, policy, run)),
             observers=observers,
             measures=(policy.step_metrics,),
+            rank_seconds=policy.rank_seconds if isinstance(policy, PolicyGroup) else None,
         )
 
 
-def _device_names(config: Config, policy: Policy | PolicyGroup) -> list[str]:
-    """Of each training rank, as CUDA has them."""
-    if device_of(config) == "cpu":
-        return ["cpu"] * layout(config).training_gpus
-    return policy.device_names() if isinstance(policy, PolicyGroup) else [torch.cuda.get_device_name()]
+def _devices(config: Config, policy: Policy | PolicyGroup, run: RunDirectory) -> list[str]:
+    """The name of each training rank's device as CUDA has it, or "cpu"; the ranks' machines go into the run."""
+    names = ["cpu"]
+    if isinstance(policy, PolicyGroup):
+        names, nodes = policy.describe()
+        known = {node["host"]: node for node in (*nodes, describe_node())}
+        run.write_nodes(list(known.values()))
+    elif device_of(config) == "cuda":
+        names = [torch.cuda.get_device_name()]
+    return names if device_of(config) == "cuda" else ["cpu"] * len(names)
 
 
 def _generator(prepared: Prepared, reservation: Reservation | None) -> tuple[Generator, StreamingGenerator | None]:

@@ -28,6 +28,7 @@ from grpo.trainer.step_metrics import (
 )
 from grpo.trainer.throughput import Throughput
 from grpo.workers.groups.watchdog import watched
+from grpo.workers.policy.group import RankSeconds
 from grpo.workers.protocol import Policy
 
 EndReason = Literal["steps", "epochs", "reward", "signal"]
@@ -53,6 +54,7 @@ class Parts:
     throughput: Throughput
     observers: tuple[StepObserver, ...] = ()
     measures: tuple[Callable[[], Mapping[str, float]], ...] = ()  # what the parts count themselves, since asked last
+    rank_seconds: Callable[[], RankSeconds] | None = None  # of a policy in workers, since asked last
 
 
 @dataclass
@@ -90,6 +92,7 @@ class Trainer:
         self._config = config
         self._progress = Progress(recent_rewards=deque(maxlen=config.grpo.stop_window))
         self._unpublished: dict[str, float] | None = None
+        self._unpublished_ranks: RankSeconds | None = None
         self._validated_step: int | None = None
         self._saved_step: int | None = None
 
@@ -117,6 +120,7 @@ class Trainer:
                 break
             rollout, batch, metrics, reason = done
             self._unpublished = {**times, **metrics, **self._parts.throughput.metrics(rollout, batch, times)}
+            self._unpublished_ranks = None if self._parts.rank_seconds is None else self._parts.rank_seconds()
         self._publish()
         return Outcome(
             reason, self.step, self._progress.accuracy, stop.requested if reason == "signal" else None,
@@ -247,6 +251,9 @@ class Trainer:
             return
         metrics, self._unpublished = self._unpublished, None
         self._parts.run.write_metrics(self.step, metrics)
+        if self._unpublished_ranks is not None:
+            self._parts.run.write_ranks(self.step, self._unpublished_ranks.hosts, self._unpublished_ranks.phases)
+            self._unpublished_ranks = None
         for observer in self._parts.observers:
             observer(self.step, metrics)
 

@@ -10,6 +10,7 @@ import socket
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from time import perf_counter
@@ -94,7 +95,7 @@ class RankHost:
 
         return _answer(run, limit_s)
 
-    def call(self, method: str, arguments: tuple[object, ...], limit_s: float) -> Answer:
+    def call(self, method: str, arguments: tuple[object, ...], limit_s: float | None = None) -> Answer:
         """Call the worker; see `watched` for what happens after `limit_s`."""
         return _answer(lambda: getattr(self._worker, method)(*arguments), limit_s)
 
@@ -116,10 +117,10 @@ def worker_stacks(dump: str) -> str:
     return "\n".join(kept)
 
 
-def _answer(work: Callable[[], object], limit_s: float) -> Answer:
+def _answer(work: Callable[[], object], limit_s: float | None) -> Answer:
     started = perf_counter()
     try:
-        with watched(limit_s):
+        with nullcontext() if limit_s is None else watched(limit_s):
             value = work()
     except Exception as error:  # noqa: BLE001 - goes to the caller with its traceback
         return Answer(None, _failure(error), perf_counter() - started)

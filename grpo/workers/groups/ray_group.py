@@ -80,6 +80,11 @@ class RayGroup:
         return self._dispatches
 
     @property
+    def hosts(self) -> list[str]:
+        """As `WorkerGroup.hosts`."""
+        return [place.host for place in self.places]
+
+    @property
     def places(self) -> list[Where]:
         """Where each rank runs."""
         return [place for place in self._places if place is not None]
@@ -104,10 +109,10 @@ class RayGroup:
         """As `WorkerGroup.call_one`."""
         self._check_alive(method)
         limit = deadline_s or self._deadline_s
-        with self._dispatches.count() as dispatch:
+        with self._dispatches.count(method) as dispatch:
             reference = self._actors[rank].call.remote(method, arguments, limit + GRACE_SECONDS)
             (answer,) = self._collect(method, {reference: rank}, limit).values()
-            dispatch.work_seconds = answer.seconds
+            dispatch.rank_seconds = [answer.seconds]
         return answer.value
 
     def shutdown(self) -> None:
@@ -177,13 +182,13 @@ class RayGroup:
 
     def _call(self, method: str, arguments: Sequence[Any], deadline_s: float | None) -> list[Any]:
         limit = deadline_s or self._deadline_s
-        with self._dispatches.count() as dispatch:
+        with self._dispatches.count(method) as dispatch:
             references = {
                 actor.call.remote(method, own, limit + GRACE_SECONDS): rank
                 for rank, (actor, own) in enumerate(zip(self._actors, arguments, strict=True))
             }
             answers = self._collect(method, references, limit)
-            dispatch.work_seconds = max(answer.seconds for answer in answers.values())
+            dispatch.rank_seconds = [answers[rank].seconds for rank in range(self.world_size)]
         return [answers[rank].value for rank in range(self.world_size)]
 
     def _check_alive(self, method: str) -> None:

@@ -20,6 +20,23 @@ def holds_the_interpreter():
 with watched(0.2):
     {name}()
 """
+NESTED = """
+import threading
+from grpo.workers.groups.watchdog import watched
+
+def beside():
+    with watched(100.0):
+        entered.set()
+        threading.Event().wait()
+
+entered = threading.Event()
+threading.Thread(target=beside, daemon=True).start()
+entered.wait()
+with watched(0.2):
+    with watched(100.0):
+        pass
+    threading.Event().wait()
+"""
 
 
 @pytest.mark.parametrize("name", ["waits", "holds_the_interpreter"])
@@ -29,6 +46,12 @@ def test_a_process_that_hangs_exits_with_its_stacks(name):
     )
     assert ended.returncode == 1
     assert f" in {name}" in ended.stderr
+
+
+def test_of_several_blocks_the_one_that_ends_first_counts():
+    ended = subprocess.run([sys.executable, "-c", NESTED], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert " in beside" in ended.stderr
 
 
 def test_a_block_that_ends_or_raises_is_forgotten():
