@@ -7,6 +7,8 @@ from unittest import mock
 import torch
 
 from tests.support.parity import batch_of, config_of, model_of
+from tests.support.policy import VOCABULARY
+from tests.support.widest import Widest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -44,3 +46,13 @@ def refuse_nan(cell):
     other.train(data)
     assert other.train(data).metrics == first
     return message
+
+
+def widest_logits(cell):
+    """Shapes of all float32 logits that a whole update and a log-prob pass make on this rank."""
+    warnings.simplefilter("ignore")
+    policy, data = megatron_policy(cell), batch_of(cell)
+    with Widest({VOCABULARY, *range(VOCABULARY // 2, VOCABULARY // 2 + 2)}) as seen:
+        policy.train(data)
+        policy.logprobs(data)
+    return sorted(seen.shapes)

@@ -12,6 +12,7 @@ import yaml
 
 from grpo.errors import TelemetryError
 from grpo.telemetry import run_directory
+from grpo.telemetry.journal import read_journal
 from grpo.telemetry.reader import read_run
 from grpo.telemetry.run_directory import RunDirectory
 

@@ -127,9 +127,8 @@ def test_what_ranks_measured_is_told_once():
     group.logprobs(random_batch())
     group.train(random_batch())
     told = group.step_metrics()
-    assert told["performance/logprob_padding_efficiency"] == pytest.approx(
-        31 / 50
-    )  # rows of 4, 8, 2, 11 at a time, then 6
+    # Rows of 4, 8, 2 and 11 tokens, all 11 wide, and one of 6.
+    assert told["performance/logprob_padding_efficiency"] == pytest.approx(31 / 50)
     assert told["memory/policy_rss_gib"] > 0
     group.train(random_batch())
     assert "performance/logprob_padding_efficiency" not in group.step_metrics()
