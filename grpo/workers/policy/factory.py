@@ -31,7 +31,7 @@ def started_policy(config: Config, reservation: Reservation | None) -> Iterator[
     """
     with ExitStack() as stack:
         if reservation is None:
-            if not dist.is_initialized():  # an engine in this process may have made it one rank already
+            if _offloads(config) and not dist.is_initialized():  # an engine may have made this process one rank
                 stack.callback(leave_process_group)
             yield _policy_of_rank(config)
             return
