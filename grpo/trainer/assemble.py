@@ -14,9 +14,9 @@ import torch
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.config.schema import Config
 from grpo.data.loader import PromptLoader
+from grpo.models.dimensions import Dimensions
 from grpo.placement.placement import Placement, sleep_until_needed
 from grpo.placement.plan import plan_of
-from grpo.models.dimensions import Dimensions
 from grpo.refit.local import LocalRefit
 from grpo.rewards.scoring import Rewards
 from grpo.rollout.on_demand import OnDemandSource
