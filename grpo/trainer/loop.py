@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from torch import Tensor
-
-from grpo.checkpoint.manager import CheckpointManager
-from grpo.checkpoint.rng import capture_rng, restore_rng
+from grpo.checkpoint.rank_state import RankStates
+from grpo.checkpoint.reading import OpenCheckpoint
+from grpo.checkpoint.rng import restore_rng
+from grpo.checkpoint.saver import Saver, SaveReport
 from grpo.checkpoint.signals import StopRequest
+from grpo.checkpoint.values import reunite
 from grpo.config.schema import Config
+from grpo.errors import GrpoError
 from grpo.refit.local import LocalRefit
 from grpo.rollout.source import Rollout, RolloutSource
 from grpo.telemetry.memory import memory_metrics
@@ -45,11 +47,13 @@ class Parts:
     source: RolloutSource
     refit: LocalRefit
     evaluator: Evaluator | None
-    checkpoints: CheckpointManager | None
+    ranks: RankStates
+    saver: Saver | None
     run: RunDirectory
     timer: PhaseTimer
     observers: tuple[StepObserver, ...] = ()
     measures: tuple[Callable[[], Mapping[str, float]], ...] = ()  # what the parts count themselves, since asked last
+    say: Callable[[str], None] = lambda _: None  # a line for people
 
 
 @dataclass
@@ -96,7 +100,20 @@ class Trainer:
         return self._progress.step
 
     def run(self, stop: StopRequest) -> Outcome:
-        """Train to the end, or save and return when `stop` is requested."""
+        """Train to the end, or save and return when `stop` is requested. A save in the background has ended by then.
+
+        Raises:
+            CheckpointError: a save failed, also one in the background during an earlier step.
+        """
+        try:
+            outcome = self._run(stop)
+        except Exception as error:
+            self._await_save_after(error)
+            raise
+        self._await_save()
+        return outcome
+
+    def _run(self, stop: StopRequest) -> Outcome:
         if self.step == 0 and self._config.grpo.val_at_start and self._parts.evaluator is not None:
             with self._parts.timer.step() as times:
                 metrics = self._validate(0)
@@ -120,15 +137,24 @@ class Trainer:
             saved=self._saved_step == self.step,
         )  # fmt: skip
 
-    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint's content."""
-        prefix = "policy/"
-        policy = {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
-        self._parts.policy.load_state(policy, values["policy"])
-        self._parts.source.load_state(values["source"])
+    def load(self, checkpoint: OpenCheckpoint) -> None:
+        """Continue from a checkpoint."""
+        with_optimizer = self._config.checkpointing.load_optimizer
+        values = checkpoint.values
+        untaken = self._parts.ranks.load(checkpoint, optimizer=with_optimizer)
+        self._parts.source.load_state(reunite(values["source"], checkpoint.tensors))
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
-        restore_rng({name: each for name, each in tensors.items() if not name.startswith(prefix)}, values["rng"])
+        untaken += restore_rng(checkpoint.tensors, values["rng"])
         self._saved_step = self.step
+        backend = values["policy"].get("backend")
+        self._parts.run.write_event(
+            "checkpoint_loaded", step=self.step, path=str(checkpoint.path), backend=backend, optimizer=with_optimizer,
+            random_states_not_taken=untaken,
+        )  # fmt: skip
+        if not with_optimizer:
+            self._parts.say("checkpointing.load_optimizer=false: the optimizer's state is lost and begins anew")
+        if untaken:
+            self._parts.say(f"random states that this run cannot take from the checkpoint: {', '.join(untaken)}")
 
     def _close_without_step(self) -> None:
         """What the last step would have done, had it been known to be the last.
@@ -138,13 +164,15 @@ class Trainer:
         metrics: dict[str, float] = {}
         if self._config.grpo.val_at_end and self._parts.evaluator is not None and self._validated_step != self.step:
             metrics = self._validate(self.step)
-        wanted = self._parts.checkpoints is not None and self._config.checkpointing.save_at_end
+        wanted = self._parts.saver is not None and self._config.checkpointing.save_at_end
         if wanted and self.step > 0 and self._saved_step != self.step:
             self._save(self.step, metrics)
 
     def _step(self, step: int, stop: StopRequest) -> tuple[Rollout, dict[str, float], EndReason | None] | None:
         """One step's rollout and metrics, and why it is the last one, if it is; None when there are no prompts left."""
         parts, timer = self._parts, self._parts.timer
+        if parts.saver is not None:
+            self._tell(parts.saver.poll())
         parts.refit.ensure_current(timer)
         rollout = parts.source.next_rollout(timer)
         if rollout is None:
@@ -212,31 +240,37 @@ class Trainer:
 
     def _checkpoint_due(self, step: int, reason: EndReason | None) -> bool:
         settings = self._config.checkpointing
-        return self._parts.checkpoints is not None and (
+        return self._parts.saver is not None and (
             step % settings.save_period == 0 or reason == "signal" or (reason is not None and settings.save_at_end)
         )
 
     def _save(self, step: int, metrics: Mapping[str, float]) -> None:
-        assert self._parts.checkpoints is not None
-        with self._parts.timer.phase("checkpoint"):
-            tensors, values = self._parts.policy.state()
-            rng_tensors, rng_values = capture_rng()
-            saved = self._parts.checkpoints.save(
-                step,
-                {**{f"policy/{name}": each for name, each in tensors.items()}, **rng_tensors},
-                {
-                    "policy": values,
-                    "source": self._parts.source.state(),
-                    "trainer": self._progress.values(),
-                    "rng": rng_values,
-                },
-                metrics,
-            )
+        saver, timer = self._parts.saver, self._parts.timer
+        assert saver is not None
+        with timer.phase("checkpoint"):
+            with timer.part("waiting"):
+                self._tell(saver.wait())
+            with timer.part("staging"):
+                saver.stage({"source": self._parts.source.state(), "trainer": self._progress.values()})
+            with timer.part("writing"):
+                self._tell(saver.write(step, metrics))
         self._saved_step = step
-        self._parts.run.write_event(
-            "checkpoint", step=step, path=str(saved.path), bytes=saved.bytes, seconds=saved.seconds,
-            problems=list(saved.problems),
-        )  # fmt: skip
+
+    def _tell(self, reports: Sequence[SaveReport]) -> None:
+        for report in reports:
+            self._parts.run.write_event("checkpoint", **report.event())
+            self._parts.say(report.text())
+
+    def _await_save(self) -> None:
+        if self._parts.saver is not None:
+            self._tell(self._parts.saver.wait())
+
+    def _await_save_after(self, error: Exception) -> None:
+        """What was saved before the error is of use; that it could not be saved is not what is to be raised."""
+        try:
+            self._await_save()
+        except GrpoError as other:
+            error.add_note(f"and a save that was under way failed: {other}")
 
     def _publish(self) -> None:
         """Write the last step's metrics. Called inside the next step, so that its seconds are in a step's `other`."""
