@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from grpo.checkpoint.manager import CheckpointManager, SavedCheckpoint
 from grpo.checkpoint.manifest import Shards
 from grpo.checkpoint.pieces import whole_pieces
@@ -117,7 +115,8 @@ class Saver:
 
     def wait(self) -> list[SaveReport]:
         """The report of the save under way, when it has ended. Raises what it raised, and CheckpointError if it does
-        not end in time."""
+        not end in time.
+        """
         if self._pending is None:
             return []
         try:

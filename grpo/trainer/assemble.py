@@ -40,6 +40,7 @@ def assembled(
     run: RunDirectory,
     rewards: Rewards,
     checkpoints: CheckpointManager | None,
+    *,
     observers: tuple[StepObserver, ...] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Parts]:
@@ -67,8 +68,12 @@ def assembled(
             refit=LocalRefit(policy, generator),
             evaluator=_evaluator(prepared, generator, scorer),
             ranks=ranks,
-            saver=None if checkpoints is None else Saver(
-                checkpoints, ranks, in_background=config.checkpointing.async_save,
+            saver=None
+            if checkpoints is None
+            else Saver(
+                checkpoints,
+                ranks,
+                in_background=config.checkpointing.async_save,
                 timeout_s=config.cluster.worker_timeout_s,
             ),
             run=run,

@@ -74,7 +74,14 @@ def train(
         )
         loggers = stack.enter_context(_loggers(config, directory, start, console.message))
         parts = stack.enter_context(
-            assembled(prepared, run, rewards, checkpoints, (console.step, *(logger.log for logger in loggers)), console.message)
+            assembled(
+                prepared,
+                run,
+                rewards,
+                checkpoints,
+                observers=(console.step, *(logger.log for logger in loggers)),
+                say=console.message,
+            )
         )
         trainer = Trainer(parts, config)
         if restarted:
@@ -123,6 +130,8 @@ def _find_checkpoint(
     if checkpoints is None:
         return LatestOpen(None, ())
     if not fresh:
+        if checkpoints.directory.is_dir():
+            checkpoints.prepare()  # finishes what a kill has left half done, so that paths stay what they are
         return held.enter_context(checkpoints.open_latest())
     outside = directory not in checkpoints.directory.absolute().parents
     if outside and checkpoints.list():

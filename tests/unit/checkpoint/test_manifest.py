@@ -5,7 +5,15 @@ import pytest
 
 from grpo.checkpoint.errors import DamagedCheckpoint, NewerCheckpoint, OtherModelCheckpoint
 from grpo.checkpoint.layout import MANIFEST
-from grpo.checkpoint.manifest import FileEntry, Manifest, PieceEntry, TensorEntry, canonical, check_fingerprint, read_manifest
+from grpo.checkpoint.manifest import (
+    FileEntry,
+    Manifest,
+    PieceEntry,
+    TensorEntry,
+    canonical,
+    check_fingerprint,
+    read_manifest,
+)
 
 
 def manifest(**changes):
@@ -15,7 +23,9 @@ def manifest(**changes):
         "metrics": {"accuracy": 0.1 + 0.2, "loss": float("inf")},
         "fingerprint": {"name": "ä", "shape": [1, 2]},
         "files": {"a.safetensors": FileEntry(bytes=3, sha256="0" * 64)},
-        "tensors": {"x": TensorEntry(dtype="F32", shape=[2], pieces=[PieceEntry(file="a.safetensors", start=[0], stop=[2])])},
+        "tensors": {
+            "x": TensorEntry(dtype="F32", shape=[2], pieces=[PieceEntry(file="a.safetensors", start=[0], stop=[2])])
+        },
     }
     return Manifest(**fields | changes)
 
