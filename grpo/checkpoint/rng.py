@@ -46,8 +46,8 @@ def capture_rng(prefix: str = PREFIX) -> tuple[dict[str, Tensor], dict[str, Any]
 def restore_rng(tensors: Mapping[str, Any], values: Mapping[str, Any], prefix: str = PREFIX) -> list[str]:
     """Take back what `capture_rng` gave, from tensors or stored ones; others are ignored.
 
-    Returns names that this machine cannot take. That is the CUDA generator where there is no CUDA. Raises CheckpointError naming a state
-    that is missing or malformed.
+    Returns names that this machine cannot take: the CUDA generator where there is no CUDA. Raises CheckpointError
+    naming a state that is missing or malformed.
     """
     names = (prefix + name for name in (_TORCH, _CUDA, _PYTHON, _NUMPY))
     given: dict[str, Tensor] = {name.removeprefix(prefix): tensors[name][...] for name in names if name in tensors}

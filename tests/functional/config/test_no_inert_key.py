@@ -42,6 +42,7 @@ RUNS = {
     "dynamic batching": ["policy.dynamic_batching.enabled=true"],
     "vllm": ["policy.generation.backend=vllm"],
     "ray": ["cluster.launcher=ray"],
+    "saves in the background": ["checkpointing.async_save=true"],
     "megatron": ["policy.dtensor_cfg.enabled=false", "policy.megatron_cfg.enabled=true"],
     "verifier in a process": ["env.exact_match.verifier=tests.support.scoring:equal"],
 }  # fmt: skip
