@@ -151,7 +151,7 @@ def _round(policy: DTensorPolicy, batch: Batch, place: Path, device: str) -> Rou
     size = sum(piece.data.nbytes for piece in policy.state()[0])
     disk = _timed(lambda: _write_plainly(place / "plain", size))
     (place / "plain").unlink()
-    at_once.stage({})
+    at_once.stage({}, {})
     saved: list[int] = []
     sync_save = _timed(lambda: saved.append(at_once.write(1, {})[0].saved.bytes))
     shutil.rmtree(place / "at_once")
@@ -163,7 +163,7 @@ def _round(policy: DTensorPolicy, batch: Batch, place: Path, device: str) -> Rou
 
     _wait(device)
     before = _timed(step)
-    staging = _timed(lambda: (beside.stage({}), _wait(device)))
+    staging = _timed(lambda: (beside.stage({}, {}), _wait(device)))
     beside.write(1, {})
     next_step, steps, reports = _timed(step), 1, beside.poll()
     while not reports:

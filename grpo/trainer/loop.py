@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from torch import Tensor
+
 from grpo.checkpoint.rank_state import RankStates
 from grpo.checkpoint.reading import OpenCheckpoint
 from grpo.checkpoint.rng import restore_rng
 from grpo.checkpoint.saver import Saver, SaveReport
 from grpo.checkpoint.signals import StopRequest
-from grpo.checkpoint.values import reunite
+from grpo.checkpoint.stored import StoredTensors
 from grpo.config.schema import Config
 from grpo.errors import GrpoError
 from grpo.refit.local import LocalRefit
@@ -142,7 +144,7 @@ class Trainer:
         with_optimizer = self._config.checkpointing.load_optimizer
         values = checkpoint.values
         untaken = self._parts.ranks.load(checkpoint, optimizer=with_optimizer)
-        self._parts.source.load_state(reunite(values["source"], checkpoint.tensors))
+        self._parts.source.load_state(_read_below("source/", checkpoint.tensors), values["source"])
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
         untaken += restore_rng(checkpoint.tensors, values["rng"])
         self._saved_step = self.step
@@ -251,7 +253,8 @@ class Trainer:
             with timer.part("waiting"):
                 self._tell(saver.wait())
             with timer.part("staging"):
-                saver.stage({"source": self._parts.source.state(), "trainer": self._progress.values()})
+                tensors, source = self._parts.source.state()
+                saver.stage(_above("source/", tensors), {"source": source, "trainer": self._progress.values()})
             with timer.part("writing"):
                 self._tell(saver.write(step, metrics))
         self._saved_step = step
@@ -280,3 +283,11 @@ class Trainer:
         self._parts.run.write_metrics(self.step, metrics)
         for observer in self._parts.observers:
             observer(self.step, metrics)
+
+
+def _above(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": each for name, each in tensors.items()}
+
+
+def _read_below(prefix: str, tensors: StoredTensors) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensors[name][...] for name in tensors if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Real ranks: what one layout saves, it resumes to the bit, and every other layout and the other backend takes whole."""
+"""Real ranks: what a layout saves it resumes to the bit, and every other layout and the other backend takes it whole."""
 
 import collections
 

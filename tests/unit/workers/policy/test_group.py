@@ -68,7 +68,7 @@ def saved(states, folder):
         folder, keep_latest=9, keep_top_k=0, metric_name="", higher_is_better=True, fingerprint={}
     )
     saver = Saver(manager, states, in_background=False)
-    saver.stage({})
+    saver.stage({}, {})
     saver.write(1, {})
     saver.wait()
     return manager
