@@ -1,4 +1,4 @@
-"""Real ranks: what a layout saves it resumes to the bit, and every other layout and the other backend takes it whole."""
+"""Real ranks: what a layout saves it resumes to the bit; every other layout and the other backend take all of it."""
 
 import collections
 
