@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from grpo.checkpoint.manager import CheckpointManager
+from grpo.checkpoint.rank_state import LocalState
+from grpo.checkpoint.saver import Saver
 from grpo.config.schema import Config
 from grpo.data.loader import PromptLoader
 from grpo.models.dimensions import Dimensions
@@ -46,7 +48,9 @@ def assembled(
     run: RunDirectory,
     rewards: Rewards,
     checkpoints: CheckpointManager | None,
+    *,
     observers: tuple[StepObserver, ...] = (),
+    say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Parts]:
     """Start engine and policy; on leaving, by an exception too, they and their processes are ended."""
     config = prepared.config
@@ -67,6 +71,7 @@ def assembled(
             prepared.train.prompts, seed=config.grpo.seed, shuffle=config.data.shuffle,
             max_epochs=config.grpo.max_num_epochs,
         )  # fmt: skip
+        ranks = policy if isinstance(policy, PolicyGroup) else LocalState(policy)
         sampling = train_sampling(config, prepared.tokenizer)
         source: RolloutSource
         if asynchronous is None:
@@ -83,13 +88,22 @@ def assembled(
             refit=LocalRefit(policy, generator),
             placement=Placement(plan, policy, generator),
             evaluator=_evaluator(prepared, generator, scorer),
-            checkpoints=checkpoints,
+            ranks=ranks,
+            saver=None
+            if checkpoints is None
+            else Saver(
+                checkpoints,
+                ranks,
+                in_background=config.checkpointing.async_save,
+                timeout_s=config.cluster.worker_timeout_s,
+            ),
             run=run,
             timer=PhaseTimer(
                 synchronise=torch.cuda.synchronize if device_of(config) == "cuda" and reservation is None else None
             ),
             throughput=Throughput.of(config, Dimensions.of(prepared.model_config), _devices(config, policy, run)),
             observers=observers,
+            say=say,
             measures=(policy.step_metrics,),
             rank_seconds=policy.rank_seconds if isinstance(policy, PolicyGroup) else None,
         )

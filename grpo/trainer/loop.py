@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
 from grpo.batching.batch import Batch
-from grpo.checkpoint.manager import CheckpointManager
-from grpo.checkpoint.rng import capture_rng, restore_rng
+from grpo.checkpoint.rank_state import RankStates
+from grpo.checkpoint.reading import OpenCheckpoint
+from grpo.checkpoint.rng import restore_rng
+from grpo.checkpoint.saver import Saver, SaveReport
 from grpo.checkpoint.signals import StopRequest
+from grpo.checkpoint.stored import StoredTensors
 from grpo.config.schema import Config
+from grpo.errors import GrpoError
 from grpo.placement.placement import Placement
 from grpo.refit.local import LocalRefit
 from grpo.rollout.source import Rollout, RolloutSource
@@ -50,13 +54,15 @@ class Parts:
     refit: LocalRefit
     placement: Placement
     evaluator: Evaluator | None
-    checkpoints: CheckpointManager | None
+    ranks: RankStates
+    saver: Saver | None
     run: RunDirectory
     timer: PhaseTimer
     throughput: Throughput
     observers: tuple[StepObserver, ...] = ()
     measures: tuple[Callable[[], Mapping[str, float]], ...] = ()  # what the parts count themselves, since asked last
     rank_seconds: Callable[[], RankSeconds] | None = None  # of a policy in workers, since asked last
+    say: Callable[[str], None] = lambda _: None  # a line for people
 
 
 @dataclass
@@ -105,7 +111,20 @@ class Trainer:
         return self._progress.step
 
     def run(self, stop: StopRequest) -> Outcome:
-        """Train to the end, or save and return when `stop` is requested."""
+        """Train to the end, or save and return when `stop` is requested. A save in the background has ended by then.
+
+        Raises:
+            CheckpointError: a save failed, also one in the background during an earlier step.
+        """
+        try:
+            outcome = self._run(stop)
+        except Exception as error:
+            self._await_save_after(error)
+            raise
+        self._await_save()
+        return outcome
+
+    def _run(self, stop: StopRequest) -> Outcome:
         if self.step == 0 and self._config.grpo.val_at_start and self._parts.evaluator is not None:
             with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
                 metrics = self._validate(0)
@@ -130,14 +149,24 @@ class Trainer:
             saved=self._saved_step == self.step,
         )  # fmt: skip
 
-    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint's content."""
-        self._parts.policy.load_state(_below("policy/", tensors), values["policy"])
-        self._parts.source.load_state(_below("source/", tensors), values["source"])
+    def load(self, checkpoint: OpenCheckpoint) -> None:
+        """Continue from a checkpoint."""
+        with_optimizer = self._config.checkpointing.load_optimizer
+        values = checkpoint.values
+        untaken = self._parts.ranks.load(checkpoint, optimizer=with_optimizer)
+        self._parts.source.load_state(_read_below("source/", checkpoint.tensors), values["source"])
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
-        parts = ("policy/", "source/")
-        restore_rng({name: each for name, each in tensors.items() if not name.startswith(parts)}, values["rng"])
+        untaken += restore_rng(checkpoint.tensors, values["rng"])
         self._saved_step = self.step
+        backend = values["policy"].get("backend")
+        self._parts.run.write_event(
+            "checkpoint_loaded", step=self.step, path=str(checkpoint.path), backend=backend, optimizer=with_optimizer,
+            random_states_not_taken=untaken,
+        )  # fmt: skip
+        if not with_optimizer:
+            self._parts.say("checkpointing.load_optimizer=false: the optimizer's state is lost and begins anew")
+        if untaken:
+            self._parts.say(f"random states that this run cannot take from the checkpoint: {', '.join(untaken)}")
 
     def _close_without_step(self) -> None:
         """What the last step would have done, had it been known to be the last.
@@ -147,13 +176,15 @@ class Trainer:
         metrics: dict[str, float] = {}
         if self._config.grpo.val_at_end and self._parts.evaluator is not None and self._validated_step != self.step:
             metrics = self._validate(self.step)
-        wanted = self._parts.checkpoints is not None and self._config.checkpointing.save_at_end
+        wanted = self._parts.saver is not None and self._config.checkpointing.save_at_end
         if wanted and self.step > 0 and self._saved_step != self.step:
             self._save(self.step, metrics)
 
     def _step(self, step: int, stop: StopRequest) -> tuple[Rollout, Batch, dict[str, float], EndReason | None] | None:
         """A step's rollout, batch and metrics, and why it is the last one, if it is; None: no prompts are left."""
         parts, timer = self._parts, self._parts.timer
+        if parts.saver is not None:
+            self._tell(parts.saver.poll())
         parts.refit.ensure_current(timer)
         rollout = parts.source.next_rollout(timer)
         if rollout is None:
@@ -221,32 +252,38 @@ class Trainer:
 
     def _checkpoint_due(self, step: int, reason: EndReason | None) -> bool:
         settings = self._config.checkpointing
-        return self._parts.checkpoints is not None and (
+        return self._parts.saver is not None and (
             step % settings.save_period == 0 or reason == "signal" or (reason is not None and settings.save_at_end)
         )
 
     def _save(self, step: int, metrics: Mapping[str, float]) -> None:
-        assert self._parts.checkpoints is not None
-        with self._parts.timer.phase("checkpoint"):
-            tensors, values = self._parts.policy.state()
-            source_tensors, source_values = self._parts.source.state()
-            rng_tensors, rng_values = capture_rng()
-            saved = self._parts.checkpoints.save(
-                step,
-                {**_above("policy/", tensors), **_above("source/", source_tensors), **rng_tensors},
-                {
-                    "policy": values,
-                    "source": source_values,
-                    "trainer": self._progress.values(),
-                    "rng": rng_values,
-                },
-                metrics,
-            )
+        saver, timer = self._parts.saver, self._parts.timer
+        assert saver is not None
+        with timer.phase("checkpoint"):
+            with timer.part("waiting"):
+                self._tell(saver.wait())
+            with timer.part("staging"):
+                tensors, source = self._parts.source.state()
+                saver.stage(_above("source/", tensors), {"source": source, "trainer": self._progress.values()})
+            with timer.part("writing"):
+                self._tell(saver.write(step, metrics))
         self._saved_step = step
-        self._parts.run.write_event(
-            "checkpoint", step=step, path=str(saved.path), bytes=saved.bytes, seconds=saved.seconds,
-            problems=list(saved.problems),
-        )  # fmt: skip
+
+    def _tell(self, reports: Sequence[SaveReport]) -> None:
+        for report in reports:
+            self._parts.run.write_event("checkpoint", **report.event())
+            self._parts.say(report.text())
+
+    def _await_save(self) -> None:
+        if self._parts.saver is not None:
+            self._tell(self._parts.saver.wait())
+
+    def _await_save_after(self, error: Exception) -> None:
+        """What was saved before the error is of use; that it could not be saved is not what is to be raised."""
+        try:
+            self._await_save()
+        except GrpoError as other:
+            error.add_note(f"and a save that was under way failed: {other}")
 
     def _publish(self) -> None:
         """Write the last step's metrics. Called inside the next step, so that its seconds are in a step's `other`."""
@@ -265,5 +302,5 @@ def _above(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}{name}": each for name, each in tensors.items()}
 
 
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
+def _read_below(prefix: str, tensors: StoredTensors) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensors[name][...] for name in tensors if name.startswith(prefix)}

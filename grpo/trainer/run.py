@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo.checkpoint.manager import CheckpointManager, LatestLoad
+from grpo.checkpoint.manager import CheckpointManager, LatestOpen
 from grpo.checkpoint.signals import StopRequest
 from grpo.config import Config, ResolvedConfig
 from grpo.errors import CheckpointError, ConfigError
@@ -62,8 +62,9 @@ def train(
         rewards.wait_until_ready()
         directory = Path(config.logger.log_dir).absolute()
         checkpoints = checkpoint_manager(prepared, directory)
-        found = _find_checkpoint(checkpoints, directory, fresh=fresh)
-        start = 0 if found.loaded is None else found.loaded.step
+        held = stack.enter_context(ExitStack())  # what is resumed stays open until it has been read
+        found = _find_checkpoint(held, checkpoints, directory, fresh=fresh)
+        start = 0 if found.opened is None else found.opened.step
         _refuse_finished(start, config.grpo.max_num_steps)
         restarted = not fresh and start == 0 and config.checkpointing.enabled and _ended_early(directory)
         run = stack.enter_context(_open(prepared, directory, start, fresh=fresh or restarted, command=command))
@@ -76,7 +77,14 @@ def train(
         )
         loggers = stack.enter_context(_loggers(config, directory, start, console.message))
         parts = stack.enter_context(
-            assembled(prepared, run, rewards, checkpoints, (console.step, *(logger.log for logger in loggers)))
+            assembled(
+                prepared,
+                run,
+                rewards,
+                checkpoints,
+                observers=(console.step, *(logger.log for logger in loggers)),
+                say=console.message,
+            )
         )
         trainer = Trainer(parts, config)
         if no_canary is not None:
@@ -86,9 +94,10 @@ def train(
         for refused in found.refused:
             run.write_event("checkpoint_refused", path=str(refused.path), reason=refused.reason)
             console.message(f"checkpoint refused: {refused.reason}")
-        if found.loaded is not None:
-            trainer.load(found.loaded.tensors, found.loaded.values)
-            console.message(f"resuming after step {start} from {found.loaded.path}")
+        if found.opened is not None:
+            trainer.load(found.opened)
+            console.message(f"resuming after step {start} from {found.opened.path}")
+        held.close()
         console.header(_header(prepared, directory))
         console.start()
         started = time.perf_counter()
@@ -120,18 +129,22 @@ def _loggers(config: Config, directory: Path, start: int, say: Callable[[str], N
         say(shown)
 
 
-def _find_checkpoint(checkpoints: CheckpointManager | None, directory: Path, *, fresh: bool) -> LatestLoad:
+def _find_checkpoint(
+    held: ExitStack, checkpoints: CheckpointManager | None, directory: Path, *, fresh: bool
+) -> LatestOpen:
     if checkpoints is None:
-        return LatestLoad(None, ())
+        return LatestOpen(None, ())
     if not fresh:
-        return checkpoints.load_latest()
+        if checkpoints.directory.is_dir():
+            checkpoints.prepare()  # finishes what a kill has left half done, so that paths stay what they are
+        return held.enter_context(checkpoints.open_latest())
     outside = directory not in checkpoints.directory.absolute().parents
     if outside and checkpoints.list():
         raise CheckpointError(
             f"checkpointing.checkpoint_dir={checkpoints.directory} holds checkpoints of an earlier run, and --fresh "
             "sets aside the run directory alone: name another folder, or resume by leaving out --fresh"
         )
-    return LatestLoad(None, ())
+    return LatestOpen(None, ())
 
 
 def _refuse_finished(done: int, wanted: int) -> None:

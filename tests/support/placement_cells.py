@@ -6,7 +6,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from grpo.workers.offload.memory import DeviceMemory
 from grpo.workers.protocol import SamplingParams
 from tests.support.generation import write_model
 from tests.support.ledger import PRETEND_GPU, Ledger, adopt_engine, adopt_policy, misplace
-from tests.support.policy import random_batch
+from tests.support.policy import joined, random_batch
 
 VOCABULARY = 37
 SAMPLING = SamplingParams(max_new_tokens=3)
@@ -164,8 +164,9 @@ class Bench:
     def checkpoint(self) -> None:
         """Stage all that is saved, on the host."""
         with self.timer.phase("checkpoint"):
-            tensors, _ = self.policy.state()
-            self.staged = {name: each.detach().to("cpu", copy=True) for name, each in tensors.items()}
+            pieces, _ = self.policy.state()
+            copies = [replace(each, data=each.data.detach().to("cpu", copy=True)) for each in pieces]
+        self.staged = joined(copies)
 
     def sample(self) -> Any:
         return self.engine.generate([[3, 4, 5], [6]], 2, SAMPLING, [1, 2])

@@ -16,6 +16,12 @@ class Checkpointing(Section):
     metric_name: str = Field("validation/accuracy", description="of metrics.jsonl")
     higher_is_better: bool = True
     save_at_end: bool = True
+    async_save: bool = Field(
+        False, description="copy the state to memory of the CPU and write it while training goes on"
+    )
+    load_optimizer: bool = Field(
+        True, description="false resumes with the weights alone and begins the optimizer's state anew"
+    )
 
 
 class WandbCfg(Section):

@@ -18,11 +18,11 @@ from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.group import PolicyGroup
 from grpo.workers.policy.parallel import ParallelContext
 from grpo.workers.policy.rank_policy import RankPolicy
-from grpo.workers.protocol import Policy
+from grpo.workers.protocol import StatefulPolicy
 
 
 @contextmanager
-def started_policy(config: Config, reservation: Reservation | None) -> Iterator[Policy | PolicyGroup]:
+def started_policy(config: Config, reservation: Reservation | None) -> Iterator[StatefulPolicy | PolicyGroup]:
     """The policy in this process, or with a reservation in a worker for each of its ranks, ended on leaving.
 
     Raises:
@@ -53,7 +53,7 @@ def make_rank(config: Config) -> RankPolicy:
     return RankPolicy(_policy_of_rank, config)
 
 
-def _policy_of_rank(config: Config) -> Policy:
+def _policy_of_rank(config: Config) -> StatefulPolicy:
     """The policy, among the ranks that the environment names."""
     on_gpu = config.cluster.gpus_per_node > 0
     if (layout(config).training_gpus > 1 or _offloads(config)) and not dist.is_initialized():
@@ -68,7 +68,7 @@ def _offloads(config: Config) -> bool:
     return config.policy.dtensor_cfg.enabled and config.policy.dtensor_cfg.cpu_offload
 
 
-def make_policy(config: Config, parallel: ParallelContext | None = None) -> Policy:
+def make_policy(config: Config, parallel: ParallelContext | None = None) -> StatefulPolicy:
     """Load the model on the enabled backend, in this process.
 
     `parallel` is this rank's place in a layout of the PyTorch backend; Megatron-Core's makes its own from the
