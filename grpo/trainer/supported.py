@@ -46,12 +46,6 @@ def _refusals(config: Config) -> Iterator[str]:
             f"policy.generation.vllm_cfg.tensor_parallel_size={generation.vllm_cfg.tensor_parallel_size}: the engine "
             "runs on one device; set 1"
         )
-    if policy.megatron_cfg.enabled and world_size(config) > 1 and config.checkpointing.enabled:
-        yield (
-            f"checkpointing.enabled=True with policy.megatron_cfg.enabled=True on {world_size(config)} ranks: a "
-            "Megatron-Core policy of several ranks is not saved; set checkpointing.enabled=false, or train with "
-            "policy.dtensor_cfg"
-        )
 
 
 def _check_gpus(config: Config) -> None:

@@ -22,7 +22,7 @@ from grpo.workers.protocol import UpdateResult
 # What a rank's work on a call counts as.
 _PHASES = {
     "logprobs": "timing/logprobs", "reference_logprobs": "timing/logprobs", "train": "timing/policy_training",
-    "open_weights": "timing/refit", "next_tensors": "timing/refit",
+    "open_weights": "timing/refit", "next_tensors": "timing/refit", "stage_state": "timing/checkpoint",
 }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def test_a_run_in_workers_is_that_of_one_process_and_resumes_in_either(tmp_path)
 
 DATA_X_TENSOR = ("policy.dtensor_cfg.tensor_parallel_size=2", "policy.dtensor_cfg.sequence_parallel=true")
 TENSOR_X_PIPELINE = (
-    "policy.dtensor_cfg.enabled=false", "policy.megatron_cfg.enabled=true", "checkpointing.enabled=false",
+    "policy.dtensor_cfg.enabled=false", "policy.megatron_cfg.enabled=true",
     "policy.megatron_cfg.tensor_model_parallel_size=2", "policy.megatron_cfg.sequence_parallel=true",
     "policy.megatron_cfg.pipeline_model_parallel_size=2",
 )  # fmt: skip
