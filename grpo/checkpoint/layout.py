@@ -23,6 +23,7 @@ VALUES = "values.json"
 MARKER = ".grpo-checkpoint"  # first file made and last one deleted: a folder that holds it may be deleted
 PIN = "pin"
 WRITER_LOCK = ".lock"
+RUN_LOCK = ".run.lock"
 
 TMP, REPLACED, TRASH = ".tmp", ".replaced", ".trash"
 _FOLDER = re.compile(r"step_(0|[1-9][0-9]*)(\.tmp|\.replaced|\.trash)?")

@@ -74,6 +74,7 @@ class CheckpointManager:
         metric_name: str,
         higher_is_better: bool,
         fingerprint: Mapping[str, Any],
+        keep_every_n_steps: int | None = None,
         max_shard_bytes: int = MAX_SHARD_BYTES,
     ) -> None:
         assert keep_latest > 0, keep_latest
@@ -82,6 +83,7 @@ class CheckpointManager:
         self.directory = directory
         self._keep_latest = keep_latest
         self._keep_top_k = keep_top_k
+        self._keep_every_n_steps = keep_every_n_steps
         self._metric_name = metric_name
         self._higher_is_better = higher_is_better
         self._fingerprint = json.loads(canonical(fingerprint))
@@ -165,6 +167,25 @@ class CheckpointManager:
                 f"cannot write checkpoints to {self.directory}: {error.strerror or error}; "
                 "checkpointing.checkpoint_dir, or else logger.log_dir, must be a folder that can be written"
             ) from error
+
+    def superfluous(self) -> list[CheckpointInfo]:
+        """What retention deletes at the next save, if nobody reads it then; oldest first."""
+        return superfluous(
+            self.list(),
+            keep_latest=self._keep_latest,
+            keep_top_k=self._keep_top_k,
+            metric_name=self._metric_name,
+            higher_is_better=self._higher_is_better,
+            keep_every_n_steps=self._keep_every_n_steps,
+        )
+
+    def prune(self) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+        """Apply retention now, as every save does at its end: what was removed, and what could not be.
+
+        Raises CheckpointError if a run saves at this moment.
+        """
+        with self._writing():
+            return self._retain()
 
     def clean(self) -> None:
         """Delete what kills left behind and finish a replacement that one interrupted, as every save does first."""
@@ -269,13 +290,7 @@ class CheckpointManager:
         problems: tuple[str, ...] = ()
         try:
             self._tidy()
-            for info in superfluous(
-                self.list(),
-                keep_latest=self._keep_latest,
-                keep_top_k=self._keep_top_k,
-                metric_name=self._metric_name,
-                higher_is_better=self._higher_is_better,
-            ):
+            for info in self.superfluous():
                 if self._remove_unless_read(info.path, info.step):
                     removed += (info.path,)
         except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -39,6 +39,8 @@ def assembled(
     rewards: Rewards,
     checkpoints: CheckpointManager | None,
     observers: tuple[StepObserver, ...] = (),
+    *,
+    before_save: Callable[[], None] = lambda: None,
 ) -> Iterator[Parts]:
     """Start engine and policy; on leaving, by an exception too, they and their processes are ended."""
     config = prepared.config
@@ -68,6 +70,7 @@ def assembled(
                 synchronise=torch.cuda.synchronize if device_of(config) == "cuda" and reservation is None else None
             ),
             observers=observers,
+            before_save=before_save,
             measures=(policy.step_metrics,) if isinstance(policy, PolicyGroup) else (),
         )
 
@@ -89,7 +92,8 @@ def checkpoint_manager(prepared: Prepared, run_path: Path) -> CheckpointManager 
     return CheckpointManager(
         Path(settings.checkpoint_dir) if settings.checkpoint_dir else run_path / "checkpoints",
         keep_latest=settings.keep_latest, keep_top_k=settings.keep_top_k, metric_name=settings.metric_name,
-        higher_is_better=settings.higher_is_better, fingerprint={"model": model},
+        higher_is_better=settings.higher_is_better, keep_every_n_steps=settings.keep_every_n_steps,
+        fingerprint={"model": model},
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.checkpoint.rng import capture_rng, restore_rng
-from grpo.checkpoint.signals import StopRequest
+from grpo.checkpoint.signals import Abandoned, StopRequest
 from grpo.config.schema import Config
 from grpo.refit.local import LocalRefit
 from grpo.rollout.source import Rollout, RolloutSource
@@ -26,9 +27,10 @@ from grpo.trainer.step_metrics import (
     rollout_metrics,
     update_metrics,
 )
+from grpo.trainer.stopping import Stopping
 from grpo.workers.protocol import Policy
 
-EndReason = Literal["steps", "epochs", "reward", "signal"]
+EndReason = Literal["steps", "epochs", "reward", "stopped"]
 
 
 class StepObserver(Protocol):
@@ -49,6 +51,7 @@ class Parts:
     run: RunDirectory
     timer: PhaseTimer
     observers: tuple[StepObserver, ...] = ()
+    before_save: Callable[[], None] = lambda: None  # raises where this run may not save any more
     measures: tuple[Callable[[], Mapping[str, float]], ...] = ()  # what the parts count themselves, since asked last
 
 
@@ -59,13 +62,29 @@ class Progress:
     step: int = 0
     recent_rewards: deque[float] = field(default_factory=deque)
     accuracy: float | None = None
+    validation_pending: bool = False  # a stop came before the step's validation was through: the next run makes it good
 
     def values(self) -> dict[str, Any]:
-        return {"step": self.step, "recent_rewards": list(self.recent_rewards), "accuracy": self.accuracy}
+        return {
+            "step": self.step,
+            "recent_rewards": list(self.recent_rewards),
+            "accuracy": self.accuracy,
+            "validation_pending": self.validation_pending,
+        }
 
     @classmethod
     def of(cls, values: Mapping[str, Any], window: int) -> Progress:
-        return cls(int(values["step"]), deque(values["recent_rewards"], maxlen=window), values["accuracy"])
+        return cls(
+            int(values["step"]),
+            deque(values["recent_rewards"], maxlen=window),
+            values["accuracy"],
+            validation_pending(values),
+        )
+
+
+def validation_pending(values: Mapping[str, Any]) -> bool:
+    """Whether the run of these `Progress.values` was stopped before its last step's validation was through."""
+    return bool(values.get("validation_pending", False))
 
 
 @dataclass(frozen=True)
@@ -75,53 +94,51 @@ class Outcome:
     reason: EndReason
     steps: int
     accuracy: float | None  # of the last validation
-    signal: str | None = None
+    stopped_by: str | None = None  # the name of a signal, or of the key of the time limit
     saved: bool = False  # whether the last step is in a checkpoint
 
 
 class Trainer:
-    """Runs steps until a limit, a reward, the end of the prompts or a signal."""
+    """Runs steps until a limit, a reward, the end of the prompts, a signal or the end of its time."""
 
     def __init__(self, parts: Parts, config: Config) -> None:
         self._parts = parts
         self._config = config
         self._progress = Progress(recent_rewards=deque(maxlen=config.grpo.stop_window))
         self._unpublished: dict[str, float] | None = None
+        self._last_row: dict[str, float] = {}
         self._validated_step: int | None = None
         self._saved_step: int | None = None
+        self._stopping = Stopping(StopRequest(), config.checkpointing)
 
     @property
     def step(self) -> int:
         """Steps done."""
         return self._progress.step
 
-    def run(self, stop: StopRequest) -> Outcome:
-        """Train to the end, or save and return when `stop` is requested."""
-        if self.step == 0 and self._config.grpo.val_at_start and self._parts.evaluator is not None:
-            with self._parts.timer.step() as times:
-                metrics = self._validate(0)
-            self._unpublished = {**times, **metrics}
-        reason = self._finished(stop)
-        while reason is None:
-            step = self.step + 1
-            with self._parts.timer.step() as times:
-                self._publish()
-                done = self._step(step, stop)
-                if done is None:
-                    self._close_without_step()
-            if done is None:
-                reason = "epochs"
-                break
-            rollout, metrics, reason = done
-            self._unpublished = {**times, **metrics, **performance_metrics(rollout, times["timing/total"], devices=1)}
-        self._publish()
-        return Outcome(
-            reason, self.step, self._progress.accuracy, stop.requested if reason == "signal" else None,
-            saved=self._saved_step == self.step,
-        )  # fmt: skip
+    def run(self, stop: StopRequest, *, longest_save_s: float = 0.0) -> Outcome:
+        """Train to the end, or until a stop is requested or the time limit is near; then what is done is saved.
 
-    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint's content."""
+        `longest_save_s`: what a save of this run took at most before it was interrupted.
+
+        Raises:
+            CheckpointError: a save failed, or the time limit leaves no time for a single step.
+        """
+        self._stopping = Stopping(stop, self._config.checkpointing, longest_save_s=longest_save_s)
+        self._validate_before_training()
+        reason = self._finished()
+        while reason is None:
+            reason = self._timed_step() or self._finished()
+        stopped_by = self._stopping.due() if reason == "stopped" else None
+        if reason == "stopped" and self._parts.checkpoints is not None and self.step not in (0, self._saved_step):
+            with self._parts.timer.step():
+                self._save(self.step, self._last_row)
+        if not self._progress.validation_pending:
+            self._publish()
+        return Outcome(reason, self.step, self._progress.accuracy, stopped_by, saved=self._saved_step == self.step)
+
+    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """Continue from a checkpoint's content. `metrics` of its step are for a run killed before it wrote them."""
         prefix = "policy/"
         policy = {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
         self._parts.policy.load_state(policy, values["policy"])
@@ -129,6 +146,52 @@ class Trainer:
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
         restore_rng({name: each for name, each in tensors.items() if not name.startswith(prefix)}, values["rng"])
         self._saved_step = self.step
+        self._last_row = dict(metrics)
+        if self._parts.run.last_step < self.step:
+            self._unpublished = dict(metrics)
+
+    def _validate_before_training(self) -> None:
+        """The validation of the untrained policy, or the one that a stop kept the last step from."""
+        pending = self._progress.validation_pending
+        wanted = pending or (self.step == 0 and self._config.grpo.val_at_start)
+        if self._parts.evaluator is None or not wanted:
+            self._progress.validation_pending = False
+            return
+        try:
+            with self._parts.timer.step() as times, self._stopping.validation():
+                metrics = self._validate(self.step)
+        except Abandoned:
+            return
+        if not pending:
+            self._unpublished = {**times, **metrics}
+            return
+        self._progress.validation_pending = False
+        self._last_row |= metrics
+        self._unpublished = dict(self._last_row)
+        if self._checkpoint_due(self.step, self._finished()):
+            with self._parts.timer.step():
+                self._save(self.step, self._last_row)  # again, since the best are known by these metrics
+
+    def _timed_step(self) -> EndReason | None:
+        """One step and its metrics; one that is given up leaves the run as it was before it."""
+        source, rng = self._parts.source.state(), capture_rng()
+        try:
+            with self._parts.timer.step() as times:
+                self._publish()
+                done = self._step(self.step + 1)
+                if done is None:
+                    self._close_without_step()
+        except Abandoned:
+            self._parts.source.load_state(source)
+            restore_rng(*rng)
+            return "stopped"
+        if done is None:
+            return "epochs"
+        rollout, metrics, reason = done
+        self._last_row = _row(times, metrics, rollout)
+        self._unpublished = self._last_row
+        self._stopping.step_done(times["timing/total"])
+        return reason
 
     def _close_without_step(self) -> None:
         """What the last step would have done, had it been known to be the last.
@@ -140,13 +203,18 @@ class Trainer:
             metrics = self._validate(self.step)
         wanted = self._parts.checkpoints is not None and self._config.checkpointing.save_at_end
         if wanted and self.step > 0 and self._saved_step != self.step:
-            self._save(self.step, metrics)
+            self._save(self.step, {**self._last_row, **metrics})
 
-    def _step(self, step: int, stop: StopRequest) -> tuple[Rollout, dict[str, float], EndReason | None] | None:
-        """One step's rollout and metrics, and why it is the last one, if it is; None when there are no prompts left."""
+    def _step(self, step: int) -> tuple[Rollout, dict[str, float], EndReason | None] | None:
+        """One step's rollout and metrics, and why it is the last one, if it is; None when there are no prompts left.
+
+        Raises:
+            Abandoned: the rollout left no time for the rest of the step and a save.
+        """
         parts, timer = self._parts, self._parts.timer
         parts.refit.ensure_current(timer)
-        rollout = parts.source.next_rollout(timer)
+        with self._stopping.rollout():
+            rollout = parts.source.next_rollout(timer)
         if rollout is None:
             return None
         batch, rewards = training_batch(rollout.trajectories, parts.policy, self._config, timer)
@@ -165,29 +233,34 @@ class Trainer:
         for measure in parts.measures:
             metrics |= measure()
         self._progress.recent_rewards.append(metrics["train/reward"])
-        reason = self._finished(stop)
+        reason = self._finished()
         if self._validation_due(step, reason):
-            metrics |= self._validate(step)
+            try:
+                with self._stopping.validation():
+                    metrics |= self._validate(step)
+            except Abandoned:
+                self._progress.validation_pending, reason = True, "stopped"
         if self._checkpoint_due(step, reason):
-            self._save(step, metrics)
+            self._save(step, _row(timer.so_far(), metrics, rollout))
         return rollout, metrics, reason
 
-    def _finished(self, stop: StopRequest) -> EndReason | None:
+    def _finished(self) -> EndReason | None:
+        """Why there is no further step. A run that is at its end is not stopped by a signal any more."""
         grpo, rewards = self._config.grpo, self._progress.recent_rewards
-        if stop.requested is not None:
-            return "signal"
         if self.step >= grpo.max_num_steps:
             return "steps"
         full = len(rewards) == grpo.stop_window
         if grpo.stop_at_reward is not None and full and sum(rewards) / len(rewards) >= grpo.stop_at_reward:
             return "reward"
-        return "epochs" if self._parts.source.exhausted else None
+        if self._parts.source.exhausted:
+            return "epochs"
+        return None if self._stopping.due() is None else "stopped"
 
     def _validation_due(self, step: int, reason: EndReason | None) -> bool:
-        if self._parts.evaluator is None or reason == "signal":
+        if self._parts.evaluator is None:
             return False
-        grpo = self._config.grpo
-        return (grpo.val_period > 0 and step % grpo.val_period == 0) or (grpo.val_at_end and reason is not None)
+        grpo, last = self._config.grpo, reason not in (None, "stopped")
+        return (grpo.val_period > 0 and step % grpo.val_period == 0) or (grpo.val_at_end and last)
 
     def _validate(self, step: int) -> dict[str, float]:
         assert self._parts.evaluator is not None
@@ -213,11 +286,13 @@ class Trainer:
     def _checkpoint_due(self, step: int, reason: EndReason | None) -> bool:
         settings = self._config.checkpointing
         return self._parts.checkpoints is not None and (
-            step % settings.save_period == 0 or reason == "signal" or (reason is not None and settings.save_at_end)
+            step % settings.save_period == 0 or reason == "stopped" or (reason is not None and settings.save_at_end)
         )
 
     def _save(self, step: int, metrics: Mapping[str, float]) -> None:
         assert self._parts.checkpoints is not None
+        self._parts.before_save()
+        started = time.monotonic()
         with self._parts.timer.phase("checkpoint"):
             tensors, values = self._parts.policy.state()
             rng_tensors, rng_values = capture_rng()
@@ -233,6 +308,7 @@ class Trainer:
                 metrics,
             )
         self._saved_step = step
+        self._stopping.saved(time.monotonic() - started)
         self._parts.run.write_event(
             "checkpoint", step=step, path=str(saved.path), bytes=saved.bytes, seconds=saved.seconds,
             problems=list(saved.problems),
@@ -246,3 +322,8 @@ class Trainer:
         self._parts.run.write_metrics(self.step, metrics)
         for observer in self._parts.observers:
             observer(self.step, metrics)
+
+
+def _row(times: Mapping[str, float], metrics: Mapping[str, float], rollout: Rollout) -> dict[str, float]:
+    """A line of metrics.jsonl."""
+    return {**times, **metrics, **performance_metrics(rollout, times["timing/total"], devices=1)}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo.checkpoint.manager import CheckpointManager, LatestLoad
+from grpo.checkpoint.reading import Loaded
 from grpo.checkpoint.signals import StopRequest
 from grpo.config import Config, ResolvedConfig
 from grpo.errors import CheckpointError, ConfigError
@@ -19,8 +20,10 @@ from grpo.telemetry.reader import read_manifest
 from grpo.telemetry.report import write_report
 from grpo.telemetry.run_directory import Mode, RunDirectory
 from grpo.trainer.assemble import assembled, checkpoint_manager
-from grpo.trainer.loop import Outcome, Trainer
+from grpo.trainer.held import HeldCheckpoints
+from grpo.trainer.loop import Outcome, Trainer, validation_pending
 from grpo.trainer.prepare import Prepared, prepare
+from grpo.trainer.stopping import exit_code_of, longest_save_s
 from grpo.trainer.supported import device_of
 
 
@@ -60,21 +63,28 @@ def train(
         rewards.wait_until_ready()
         directory = Path(config.logger.log_dir).absolute()
         checkpoints = checkpoint_manager(prepared, directory)
+        held = stack.enter_context(HeldCheckpoints(checkpoints))
+        if not fresh:
+            held.take_existing()
         found = _find_checkpoint(checkpoints, directory, fresh=fresh)
         start = 0 if found.loaded is None else found.loaded.step
-        _refuse_finished(start, config.grpo.max_num_steps)
+        _refuse_finished(found.loaded, config.grpo.max_num_steps)
         restarted = not fresh and start == 0 and config.checkpointing.enabled and _ended_early(directory)
-        run = stack.enter_context(_open(prepared, directory, start, fresh=fresh or restarted, command=command))
+        if fresh or restarted:
+            held.release()  # the folder goes with the run that is set aside
+        with stop.held():
+            run = stack.enter_context(_open(prepared, directory, start, fresh=fresh or restarted, command=command))
+            stack.enter_context(_signals_on_record(run, stop))
         run.start_log()
         if checkpoints is not None:
             checkpoints.prepare()
+        held.take()
         console = stack.enter_context(
             RunConsole(max_steps=config.grpo.max_num_steps, first_step=start + 1, chance=prepared.chance, quiet=quiet)
         )
         loggers = stack.enter_context(_loggers(config, directory, start, console.message))
-        parts = stack.enter_context(
-            assembled(prepared, run, rewards, checkpoints, (console.step, *(logger.log for logger in loggers)))
-        )
+        observers = (console.step, *(logger.log for logger in loggers))
+        parts = stack.enter_context(assembled(prepared, run, rewards, checkpoints, observers, before_save=held.check))
         trainer = Trainer(parts, config)
         if restarted:
             console.message("the earlier run here ended before its first checkpoint: kept beside it, begun anew")
@@ -82,22 +92,35 @@ def train(
             run.write_event("checkpoint_refused", path=str(refused.path), reason=refused.reason)
             console.message(f"checkpoint refused: {refused.reason}")
         if found.loaded is not None:
-            trainer.load(found.loaded.tensors, found.loaded.values)
+            trainer.load(found.loaded.tensors, found.loaded.values, found.loaded.metrics)
             console.message(f"resuming after step {start} from {found.loaded.path}")
         console.header(_header(prepared, directory))
         console.start()
         started = time.perf_counter()
         stop.defer()
-        outcome = trainer.run(stop)
+        outcome = trainer.run(stop, longest_save_s=longest_save_s(directory))
         seconds = time.perf_counter() - started
         console.close()
-        if outcome.reason == "signal":
-            run.write_event("stop_requested", reason=outcome.signal, step=outcome.steps)
-            run.finish("stopped", reason=outcome.signal)
+        if outcome.stopped_by is not None:
+            code = exit_code_of(outcome.stopped_by, saved=outcome.saved, steps=outcome.steps)
+            run.write_event("stop_requested", reason=outcome.stopped_by, step=outcome.steps)
+            run.finish("stopped", reason=outcome.stopped_by, exit_code=code)
         else:
             run.finish("completed", reason=outcome.reason)
     report, _ = write_report(directory)
     return FinishedRun(outcome, directory, report, prepared.chance, seconds)
+
+
+@contextmanager
+def _signals_on_record(run: RunDirectory, stop: StopRequest) -> Iterator[None]:
+    """Have the manifest say of a run that a signal ends before its first step what its exit code says."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        name = stop.raised(error)
+        if name is not None:
+            run.finish("stopped", reason=name, exit_code=exit_code_of(name, saved=False, steps=0))
+        raise
 
 
 @contextmanager
@@ -129,8 +152,9 @@ def _find_checkpoint(checkpoints: CheckpointManager | None, directory: Path, *, 
     return LatestLoad(None, ())
 
 
-def _refuse_finished(done: int, wanted: int) -> None:
-    if done >= wanted:
+def _refuse_finished(found: Loaded | None, wanted: int) -> None:
+    done = 0 if found is None else found.step
+    if done >= wanted and not (found is not None and validation_pending(found.values["trainer"])):
         raise ConfigError(
             f"grpo.max_num_steps={wanted}: this run has {done} steps already; raise it to train on, or start again "
             "with --fresh, which keeps the finished run beside the new one"

@@ -166,7 +166,7 @@ def test_resume_goes_on_after_the_checkpoint(tmp_path):
 def test_two_runs_cannot_share_a_directory(tmp_path):
     with start(tmp_path / "run") as run:
         for mode, options in (("fresh", {}), ("resume", {"resume_step": 0})):
-            with pytest.raises(TelemetryError, match=r"another run writes to .*run \(process \d+\)"):
+            with pytest.raises(TelemetryError, match=r"another run writes to .*run \(process \d+ on .+\)"):
                 start(run.path, mode, **options)
         run.write_metrics(1, {"x": 1.0})
     assert read_run(tmp_path / "run").column("x") == [1.0]
