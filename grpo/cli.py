@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from grpo.commands.checkpoint import app as checkpoint_app
 from grpo.commands.judge import judge
 from grpo.commands.matrix import app as matrix_app
 from grpo.errors import ConfigError, GrpoError
@@ -171,6 +172,7 @@ def report(
 
 app.command("judge")(judge)
 app.add_typer(matrix_app, name="matrix")
+app.add_typer(checkpoint_app, name="checkpoint")
 
 
 def _train(recipe: str, overrides: list[str], stop: StopRequest, *, fresh: bool, quiet: bool) -> FinishedRun:

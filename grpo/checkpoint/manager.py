@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,7 +168,7 @@ class CheckpointManager:
                 "checkpointing.checkpoint_dir, or else logger.log_dir, must be a folder that can be written"
             ) from error
 
-    def superfluous(self) -> list[CheckpointInfo]:
+    def superfluous(self) -> Sequence[CheckpointInfo]:
         """What retention deletes at the next save, if nobody reads it then; oldest first."""
         return superfluous(
             self.list(),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from grpo.checkpoint.errors import DamagedCheckpoint
 from grpo.checkpoint.layout import MANIFEST, PIN, REPLACED, VALUES, looks_like_checkpoint, step_folders
 from grpo.checkpoint.manifest import Manifest, check_fingerprint, read_manifest
 from grpo.checkpoint.shards import read_shards
+from grpo.checkpoint.stored import StoredTensors
 from grpo.checkpoint.values import decode_values
 from grpo.errors import CheckpointError
 
@@ -42,6 +44,17 @@ class Loaded:
     path: Path
     step: int
     tensors: dict[str, Tensor]  # on the CPU; tied ones are one object
+    values: dict[str, Any]
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class OpenCheckpoint:
+    """A verified checkpoint whose tensors are read when they are asked for."""
+
+    path: Path
+    step: int
+    tensors: StoredTensors
     values: dict[str, Any]
     metrics: dict[str, float]
 
@@ -81,6 +94,27 @@ def load_checkpoint(path: Path, fingerprint: Mapping[str, Any], *, verify_hashes
         except _Moved:
             continue
     return _load_locked(path, fingerprint, verify_hashes=verify_hashes)
+
+
+@contextmanager
+def open_checkpoint(
+    path: Path, fingerprint: Mapping[str, Any] | None, *, verify_hashes: bool = True
+) -> Iterator[OpenCheckpoint]:
+    """Verify a checkpoint wholly, then hold it open under a shared lock that keeps retention away."""
+    try:
+        with files.locked(path / MANIFEST, exclusive=False) as descriptor:
+            if descriptor is None:
+                raise DamagedCheckpoint(f"{path} is being deleted by retention")
+            manifest = read_manifest(path)
+            if fingerprint is not None:
+                check_fingerprint(path, manifest.fingerprint, fingerprint)
+            _check_sizes(path, manifest)
+            if verify_hashes:
+                _verify_hashes(path, manifest)
+            values = decode_values(path / VALUES)
+            yield OpenCheckpoint(path, manifest.step, StoredTensors(path, manifest.tensors), values, manifest.metrics)
+    except FileNotFoundError as error:
+        raise DamagedCheckpoint(_missing_manifest(path)) from error
 
 
 def verify_checkpoint(path: Path) -> None:
