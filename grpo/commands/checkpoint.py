@@ -55,9 +55,12 @@ def list_all(run_directory: FolderArgument, as_json: JsonOption = False) -> None
             _size(row["bytes"]),
             _metric(row["metrics"].get(metric)),
             "yes" if row["pinned"] else "",
-            row["problem"] or row["state"],
+            row["state"],
         )
     _console().print(table)
+    for row in rows:
+        if row["problem"] is not None:
+            typer.echo(f"step {row['step']}: {row['problem']}")
 
 
 @app.command()
