@@ -6,14 +6,16 @@ import errno
 import fcntl
 import hashlib
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 CHUNK_BYTES = 16 * 2**20  # large enough that handing a piece to the hashing thread costs nothing
 _HASH_INLINE_BELOW = 2**17
+_UNHASHED_CHUNKS = 64
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
@@ -34,22 +36,24 @@ def make_folder(path: Path) -> None:
 
 
 def write_file(path: Path, pieces: Iterable[memoryview | bytes]) -> Written:
-    """Write a new file from its pieces, hashing while writing, and force it to the disk. Raises OSError."""
+    """Write a new file from its pieces, hashing beside it, and force it to the disk. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     digest, size = hashlib.sha256(), 0
+    hashing: deque[Future[None]] = deque()
     try:
-        # Both hashing and writing release the interpreter lock, so that the slower of the two sets the pace.
+        # Writing, hashing and waiting for the disk all release the interpreter lock. The hash may stay behind the
+        # writing by some chunks and catch up while the disk is waited for: the slowest of the three sets the pace.
         with ThreadPoolExecutor(1, thread_name_prefix="checkpoint-hash") as hasher:
             for chunk in _chunks(pieces):
-                if len(chunk) < _HASH_INLINE_BELOW:
+                if not hashing and len(chunk) < _HASH_INLINE_BELOW:
                     digest.update(chunk)
-                    _write_all(descriptor, chunk)
                 else:
-                    hashed = hasher.submit(digest.update, chunk)
-                    _write_all(descriptor, chunk)
-                    hashed.result()
+                    hashing.append(hasher.submit(digest.update, chunk))
+                _write_all(descriptor, chunk)
                 size += len(chunk)
-        os.fsync(descriptor)
+                while len(hashing) > _UNHASHED_CHUNKS or (hashing and hashing[0].done()):
+                    hashing.popleft().result()
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     return Written(size, digest.hexdigest())

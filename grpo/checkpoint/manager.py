@@ -6,8 +6,8 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ from grpo.checkpoint.layout import (
     step_folder,
     step_folders,
 )
-from grpo.checkpoint.manifest import FileEntry, Manifest, canonical
-from grpo.checkpoint.reading import CheckpointInfo, Loaded, Refused
+from grpo.checkpoint.manifest import FileEntry, Manifest, Shards, canonical, merged
+from grpo.checkpoint.pieces import whole_pieces
+from grpo.checkpoint.reading import CheckpointInfo, Loaded, OpenCheckpoint, Refused
 from grpo.checkpoint.retention import superfluous
-from grpo.checkpoint.shards import MAX_SHARD_BYTES, ShardPlan, plan_shards, write_shards
+from grpo.checkpoint.shards import MAX_SHARD_BYTES, plan_shards, write_shards
+from grpo.checkpoint.stored import read_all
 from grpo.checkpoint.values import encode_values
 from grpo.errors import CheckpointError
 
@@ -45,8 +47,10 @@ class SavedCheckpoint:
     """`problems` are failures of the tidying after a save that itself succeeded: they cost space, not work."""
 
     path: Path
+    step: int
     bytes: int
-    seconds: float
+    seconds: float  # of all but staging
+    write_seconds: float  # of the ranks' files alone, the disk included
     removed: tuple[Path, ...] = ()  # by retention
     problems: tuple[str, ...] = ()
 
@@ -57,6 +61,14 @@ class LatestLoad:
 
     loaded: Loaded | None
     refused: tuple[Refused, ...]  # damaged ones that are newer, or whose age cannot be told
+
+
+@dataclass(frozen=True)
+class LatestOpen:
+    """As `LatestLoad`, the checkpoint held open and not read."""
+
+    opened: OpenCheckpoint | None
+    refused: tuple[Refused, ...]
 
 
 class CheckpointManager:
@@ -92,26 +104,42 @@ class CheckpointManager:
     def save(
         self, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any], metrics: Mapping[str, float]
     ) -> SavedCheckpoint:
+        """`save_shards` for whole tensors of this process."""
+        plan = plan_shards(whole_pieces(tensors), self._max_shard_bytes)
+        needed = plan.tensor_bytes
+        return self.save_shards(step, lambda folder: [write_shards(folder, plan)], needed, values, metrics)
+
+    def save_shards(
+        self,
+        step: int,
+        write: Callable[[Path], Sequence[Shards]],
+        tensor_bytes: int,
+        values: Mapping[str, Any],
+        metrics: Mapping[str, float],
+    ) -> SavedCheckpoint:
         """Write `step_N`, then apply retention. When it returns, the checkpoint is on the disk.
 
+        `write` is given the folder and returns when every process has its files in it, each forced to the disk;
+        together they have `tensor_bytes` of data.
         A step that exists is replaced: at every instant the old or the new one can be loaded, and its pin is kept.
         Steps below those that exist are allowed, after a resume from an earlier one; the newest is the last one saved.
         Raises CheckpointError, on a full or read-only disk among others; earlier checkpoints are then as they were.
         """
         started = time.perf_counter()
-        plan = plan_shards(tensors, self._max_shard_bytes)
         encoded = encode_values(dict(values))
-        needed = plan.tensor_bytes + len(encoded) + _OVERHEAD_BYTES
+        needed = tensor_bytes + len(encoded) + _OVERHEAD_BYTES
         with self._errors_of_the_disk(step, needed), self._writing():
             self._tidy()
             self._check_space(step, needed)
-            manifest = self._write(step, tensors, plan, encoded, metrics)
+            manifest, write_seconds = self._write(step, write, encoded, metrics)
             self._commit(step)
             removed, problems = self._retain()
         return SavedCheckpoint(
             path=step_folder(self.directory, step),
+            step=step,
             bytes=manifest.total_bytes,
             seconds=time.perf_counter() - started,
+            write_seconds=write_seconds,
             removed=removed,
             problems=problems,
         )
@@ -141,18 +169,29 @@ class CheckpointManager:
 
         Raises CheckpointError if all are damaged, or if the one to take is of another model or a newer format.
         """
+        with self.open_latest(verify_hashes=verify_hashes) as found:
+            if found.opened is None:
+                return LatestLoad(None, found.refused)
+            return LatestLoad(_read_all(found.opened), found.refused)
+
+    @contextmanager
+    def open_latest(self, *, verify_hashes: bool = True) -> Iterator[LatestOpen]:
+        """The same, held open instead of read."""
+        with ExitStack() as stack:
+            yield self._open_latest(stack, verify_hashes=verify_hashes)
+
+    def _open_latest(self, stack: ExitStack, *, verify_hashes: bool) -> LatestOpen:
         refused: list[Refused] = []
         for info in reversed(self.list()):
+            opening = reading.open_checkpoint(info.path, self._fingerprint, verify_hashes=verify_hashes)
             try:
-                loaded = reading.load_checkpoint(info.path, self._fingerprint, verify_hashes=verify_hashes)
+                return LatestOpen(stack.enter_context(opening), tuple(refused))
             except DamagedCheckpoint as error:
                 refused.append(Refused(info.path, str(error)))
-            else:
-                return LatestLoad(loaded, tuple(refused))
         if refused:
             reasons = "\n".join(f"  {item.reason}" for item in refused)
             raise CheckpointError(f"none of the checkpoints in {self.directory} can be loaded:\n{reasons}")
-        return LatestLoad(None, ())
+        return LatestOpen(None, ())
 
     def prepare(self) -> None:
         """Make the directory, and know before the first step whether it can be written.
@@ -251,8 +290,12 @@ class CheckpointManager:
             files.sync_folder(self.directory)
 
     def _write(
-        self, step: int, tensors: Mapping[str, Tensor], plan: ShardPlan, values: bytes, metrics: Mapping[str, float]
-    ) -> Manifest:
+        self,
+        step: int,
+        write: Callable[[Path], Sequence[Shards]],
+        values: bytes,
+        metrics: Mapping[str, float],
+    ) -> tuple[Manifest, float]:
         final, folder = step_folder(self.directory, step), step_folder(self.directory, step, TMP)
         for path in (final, folder):
             if path.is_symlink() or (path.exists() and not looks_like_checkpoint(path)):
@@ -262,20 +305,21 @@ class CheckpointManager:
         files.write_file(folder / MARKER, ())
         if (final / PIN).exists():
             files.write_file(folder / PIN, ())
-        entries = write_shards(folder, tensors, plan)
+        started = time.perf_counter()
+        shards = merged(write(folder))
+        write_seconds = time.perf_counter() - started
         written = files.write_file(folder / VALUES, [values])
-        entries[VALUES] = FileEntry(bytes=written.bytes, sha256=written.sha256)
         manifest = Manifest(
             step=step,
             sequence=sequence,
             metrics={name: float(value) for name, value in metrics.items()},
             fingerprint=self._fingerprint,
-            files=entries,
-            tensors=dict(plan.entries),
+            files={**shards.files, VALUES: FileEntry(bytes=written.bytes, sha256=written.sha256)},
+            tensors=dict(shards.tensors),
         )
         files.write_file(folder / MANIFEST, [manifest.to_json()])
         files.sync_folder(folder)
-        return manifest
+        return manifest, write_seconds
 
     def _commit(self, step: int) -> None:
         final, replaced = step_folder(self.directory, step), step_folder(self.directory, step, REPLACED)
@@ -316,6 +360,10 @@ class CheckpointManager:
 
     def _delete(self, folder: Path) -> None:
         files.remove_tree(folder, last=(MANIFEST, MARKER))
+
+
+def _read_all(opened: OpenCheckpoint) -> Loaded:
+    return Loaded(opened.path, opened.step, read_all(opened.tensors), opened.values, opened.metrics)
 
 
 def _free_text(directory: Path) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from grpo.checkpoint.errors import DamagedCheckpoint, NewerCheckpoint, OtherModelCheckpoint
 from grpo.checkpoint.layout import MANIFEST
+from grpo.checkpoint.pieces import untiled
+from grpo.errors import CheckpointError
 
 FORMAT: Literal["grpo-checkpoint"] = "grpo-checkpoint"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _MISSING = "absent"
 
 
@@ -27,13 +30,29 @@ class FileEntry(_Part):
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
+class PieceEntry(_Part):
+    """A box of a tensor, in `file` under the name that `pieces.piece_key` gives it."""
+
+    file: str
+    start: list[int]
+    stop: list[int]
+
+
 class TensorEntry(_Part):
-    """Where a tensor lies: in `file` under its own name. Of tied tensors the first is stored, the others name it."""
+    """A whole tensor and the pieces that make it up. Of tied tensors the first is stored, the others name it."""
 
     dtype: str  # as in the header of a safetensors file
     shape: list[int]
-    file: str
+    pieces: list[PieceEntry] = []
     tied_to: str | None = None
+
+
+@dataclass(frozen=True)
+class Shards:
+    """What one process has written: its files, and the pieces in them by tensor."""
+
+    files: Mapping[str, FileEntry]
+    tensors: Mapping[str, TensorEntry]
 
 
 class Manifest(_Part):
@@ -58,10 +77,14 @@ class Manifest(_Part):
             if name in ("", ".", "..") or "/" in name or "\0" in name:
                 raise ValueError(f"{name!r} is no plain file name")
         for name, tensor in self.tensors.items():
-            if tensor.file not in self.files:
-                raise ValueError(f"tensor {name!r} lies in {tensor.file!r}, which is not listed")
             if tensor.tied_to is not None and tensor.tied_to not in self.tensors:
                 raise ValueError(f"tensor {name!r} is tied to {tensor.tied_to!r}, which is not listed")
+            for piece in tensor.pieces:
+                if piece.file not in self.files:
+                    raise ValueError(f"tensor {name!r} lies in {piece.file!r}, which is not listed")
+            problem = _incomplete(tensor)
+            if problem is not None:
+                raise ValueError(f"tensor {name!r} of shape {tensor.shape} is not whole: {problem}")
         return self
 
     @property
@@ -93,6 +116,8 @@ def read_manifest(folder: Path) -> Manifest:
     if body.pop("sha256", None) != _digest(body):
         raise DamagedCheckpoint(f"{path} was altered: its sha256 does not fit its content")
     version = body.get("schema_version")
+    if version == 1:
+        body = _of_version_1(body)
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise NewerCheckpoint(
             f"{path} has schema_version {version}; this grpo reads up to {SCHEMA_VERSION}. Update grpo to load it"
@@ -116,6 +141,58 @@ def check_fingerprint(folder: Path, recorded: Mapping[str, Any], expected: Mappi
             "\n".join([f"{folder} is a checkpoint of another model:", *lines])
             + "\nResume with the configuration it was saved with, or set another checkpointing.checkpoint_dir"
         )
+
+
+def merged(shards: Sequence[Shards]) -> Shards:
+    """What all processes have written together.
+
+    Raises CheckpointError if two have written one file, or if the pieces of a tensor do not make it up.
+    """
+    files: dict[str, FileEntry] = {}
+    tensors: dict[str, TensorEntry] = {}
+    for each in shards:
+        twice = sorted(files.keys() & each.files.keys())
+        if twice:
+            raise CheckpointError(f"two processes have written {twice[0]}")
+        files.update(each.files)
+        for name, entry in each.tensors.items():
+            present = tensors.get(name)
+            if present is None:
+                tensors[name] = entry
+                continue
+            if (present.dtype, present.shape, present.tied_to) != (entry.dtype, entry.shape, None):
+                raise CheckpointError(
+                    f"the ranks disagree on tensor {name!r}: {present.dtype} {present.shape} and "
+                    f"{entry.dtype} {entry.shape}"
+                )
+            tensors[name] = entry.model_copy(update={"pieces": [*present.pieces, *entry.pieces]})
+    for name, entry in tensors.items():
+        problem = _incomplete(entry)
+        if problem is not None:
+            raise CheckpointError(f"the ranks have not written all of tensor {name!r} {entry.shape}: {problem}")
+    return Shards(files, tensors)
+
+
+def _incomplete(entry: TensorEntry) -> str | None:
+    if entry.tied_to is not None:
+        return None if not entry.pieces else "it is tied and has pieces of its own"
+    return untiled(entry.shape, [(piece.start, piece.stop) for piece in entry.pieces])
+
+
+def _of_version_1(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Version 1 had one file a tensor, which it named also where the tensor was tied to another."""
+    tensors = body.get("tensors")
+    if not isinstance(tensors, dict) or not all(isinstance(entry, dict) for entry in tensors.values()):
+        return dict(body)  # refused as it is
+    upgraded = {}
+    for name, entry in tensors.items():
+        plain = {key: value for key, value in entry.items() if key != "file"}
+        shape = entry.get("shape")
+        stored = "file" in entry and isinstance(shape, list) and entry.get("tied_to") is None
+        if stored:
+            plain["pieces"] = [{"file": entry["file"], "start": [0] * len(shape), "stop": shape}]
+        upgraded[name] = plain
+    return {**body, "schema_version": SCHEMA_VERSION, "tensors": upgraded}
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ from grpo.checkpoint import files
 from grpo.checkpoint.errors import DamagedCheckpoint
 from grpo.checkpoint.layout import MANIFEST, PIN, REPLACED, VALUES, looks_like_checkpoint, step_folders
 from grpo.checkpoint.manifest import Manifest, check_fingerprint, read_manifest
-from grpo.checkpoint.shards import read_shards
-from grpo.checkpoint.stored import StoredTensors
+from grpo.checkpoint.stored import StoredTensors, read_shards
 from grpo.checkpoint.values import decode_values
 from grpo.errors import CheckpointError
 
@@ -50,7 +49,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class OpenCheckpoint:
-    """A verified checkpoint whose tensors are read when they are asked for."""
+    """A verified checkpoint whose tensors are read when they are asked for, in any part."""
 
     path: Path
     step: int
@@ -88,33 +87,41 @@ def load_checkpoint(path: Path, fingerprint: Mapping[str, Any], *, verify_hashes
 
     Raises DamagedCheckpoint, OtherModelCheckpoint or NewerCheckpoint.
     """
-    for _ in range(_ATTEMPTS - 1):
+    for attempt in range(_ATTEMPTS):
         try:
-            return _load_locked(path, fingerprint, verify_hashes=verify_hashes)
+            with _locked(path) as descriptor, _noticing_moves(path, descriptor):
+                manifest, values = _verified(path, fingerprint, verify_hashes=verify_hashes)
+                tensors = read_shards(path, manifest.tensors)
+                return Loaded(path, manifest.step, tensors, values, manifest.metrics)
         except _Moved:
-            continue
-    return _load_locked(path, fingerprint, verify_hashes=verify_hashes)
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 @contextmanager
 def open_checkpoint(
     path: Path, fingerprint: Mapping[str, Any] | None, *, verify_hashes: bool = True
 ) -> Iterator[OpenCheckpoint]:
-    """Verify a checkpoint wholly, then hold it open under a shared lock that keeps retention away."""
-    try:
-        with files.locked(path / MANIFEST, exclusive=False) as descriptor:
-            if descriptor is None:
-                raise DamagedCheckpoint(f"{path} is being deleted by retention")
-            manifest = read_manifest(path)
-            if fingerprint is not None:
-                check_fingerprint(path, manifest.fingerprint, fingerprint)
-            _check_sizes(path, manifest)
-            if verify_hashes:
-                _verify_hashes(path, manifest)
-            values = decode_values(path / VALUES)
-            yield OpenCheckpoint(path, manifest.step, StoredTensors(path, manifest.tensors), values, manifest.metrics)
-    except FileNotFoundError as error:
-        raise DamagedCheckpoint(_missing_manifest(path)) from error
+    """Verify a checkpoint wholly, then hold it open under a shared lock that keeps retention away.
+
+    `fingerprint` None: it is not compared, since another process has.
+    Raises DamagedCheckpoint, OtherModelCheckpoint or NewerCheckpoint.
+    """
+    with ExitStack() as stack:
+        for attempt in range(_ATTEMPTS):
+            try:
+                with ExitStack() as held:
+                    descriptor = held.enter_context(_locked(path))
+                    with _noticing_moves(path, descriptor):
+                        manifest, values = _verified(path, fingerprint, verify_hashes=verify_hashes)
+                        tensors = held.enter_context(StoredTensors(path, manifest.tensors))
+                    stack.enter_context(held.pop_all())
+                    break
+            except _Moved:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        yield OpenCheckpoint(path, manifest.step, tensors, values, manifest.metrics)
 
 
 def verify_checkpoint(path: Path) -> None:
@@ -126,36 +133,47 @@ class _Moved(DamagedCheckpoint):
     """The folder was replaced by a newer save of the same step while it was read."""
 
 
-def _load_locked(path: Path, fingerprint: Mapping[str, Any], *, verify_hashes: bool) -> Loaded:
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Yields a descriptor of the manifest."""
+    with ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(files.locked(path / MANIFEST, exclusive=False))
+        except FileNotFoundError as error:
+            raise DamagedCheckpoint(_missing_manifest(path)) from error
+        except OSError as error:
+            raise DamagedCheckpoint(f"{path} cannot be read: {error}") from error
+        if descriptor is None:
+            raise DamagedCheckpoint(f"{path} is being deleted by retention")
+        yield descriptor
+
+
+@contextmanager
+def _noticing_moves(path: Path, descriptor: int) -> Iterator[None]:
+    """Tell damage from a folder that was replaced while it was read."""
+    before = os.fstat(descriptor)
     try:
-        with files.locked(path / MANIFEST, exclusive=False) as descriptor:
-            if descriptor is None:
-                raise DamagedCheckpoint(f"{path} is being deleted by retention")
-            try:
-                return _load(path, fingerprint, verify_hashes=verify_hashes)
-            except DamagedCheckpoint as error:
-                if _is_same_file(descriptor, path / MANIFEST):
-                    raise
-                raise _Moved(str(error)) from error
-    except FileNotFoundError as error:
-        raise DamagedCheckpoint(_missing_manifest(path)) from error
+        yield
+        if not _is(path / MANIFEST, before):
+            raise _Moved(f"{path} was replaced while it was read")
+    except DamagedCheckpoint as error:
+        if isinstance(error, _Moved) or _is(path / MANIFEST, before):
+            raise
+        raise _Moved(str(error)) from error
     except OSError as error:
         raise DamagedCheckpoint(f"{path} cannot be read: {error}") from error
 
 
-def _load(path: Path, fingerprint: Mapping[str, Any], *, verify_hashes: bool) -> Loaded:
+def _verified(
+    path: Path, fingerprint: Mapping[str, Any] | None, *, verify_hashes: bool
+) -> tuple[Manifest, dict[str, Any]]:
     manifest = read_manifest(path)
-    check_fingerprint(path, manifest.fingerprint, fingerprint)
+    if fingerprint is not None:
+        check_fingerprint(path, manifest.fingerprint, fingerprint)
     _check_sizes(path, manifest)
     if verify_hashes:
         _verify_hashes(path, manifest)
-    return Loaded(
-        path=path,
-        step=manifest.step,
-        tensors=read_shards(path, manifest.tensors),
-        values=decode_values(path / VALUES),
-        metrics=manifest.metrics,
-    )
+    return manifest, decode_values(path / VALUES)
 
 
 def _info(path: Path, step: int) -> CheckpointInfo:
@@ -201,9 +219,9 @@ def _verify_hashes(path: Path, manifest: Manifest) -> None:
                 )
 
 
-def _is_same_file(descriptor: int, path: Path) -> bool:
+def _is(path: Path, before: os.stat_result) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(before, path.stat())
     except FileNotFoundError:
         return False
 

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from grpo.errors import CheckpointError
 
-_TORCH, _CUDA, _PYTHON, _NUMPY = "rng/torch", "rng/torch_cuda", "rng/python", "rng/numpy"
+PREFIX = "rng/"
+_TORCH, _CUDA, _PYTHON, _NUMPY = "torch", "torch_cuda", "python", "numpy"
 
 
-def capture_rng() -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and values of torch (CPU, and the current CUDA device once CUDA is in use), `random` and numpy.
+def capture_rng(prefix: str = PREFIX) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors, by names that begin with `prefix`, and values of torch (CPU, and the current CUDA device once CUDA is in use), `random` and numpy.
 
     Raises CheckpointError if numpy's global generator was exchanged for one that is no Mersenne Twister.
     """
@@ -37,28 +38,30 @@ def capture_rng() -> tuple[dict[str, Tensor], dict[str, Any]]:
             "gauss": float(numpy_state["gauss"]),
         },
     }
-    return tensors, values
+    return {prefix + name: each for name, each in tensors.items()}, values
 
 
-def restore_rng(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> list[str]:
-    """Take back what `capture_rng` gave; other tensors are ignored. Returns names that this machine cannot take.
+def restore_rng(tensors: Mapping[str, Any], values: Mapping[str, Any], prefix: str = PREFIX) -> list[str]:
+    """Take back what `capture_rng` gave, from tensors or stored ones; others are ignored. Returns names that this machine cannot take.
 
     That is the CUDA generator where there is no CUDA. Raises CheckpointError naming a state
     that is missing or malformed.
     """
+    names = (prefix + name for name in (_TORCH, _CUDA, _PYTHON, _NUMPY))
+    given: dict[str, Tensor] = {name.removeprefix(prefix): tensors[name][...] for name in names if name in tensors}
     try:
         python, legacy = values["python"], values["numpy"]
-        random.setstate((python["version"], tuple(tensors[_PYTHON].tolist()), python["gauss_next"]))
-        key = tensors[_NUMPY].numpy().astype(np.uint32)
+        random.setstate((python["version"], tuple(given[_PYTHON].tolist()), python["gauss_next"]))
+        key = given[_NUMPY].numpy().astype(np.uint32)
         np.random.set_state(("MT19937", key, legacy["pos"], legacy["has_gauss"], legacy["gauss"]))  # noqa: NPY002
-        torch.set_rng_state(tensors[_TORCH])
-        if _CUDA in tensors and torch.cuda.is_available():
-            torch.cuda.set_rng_state(tensors[_CUDA])
+        torch.set_rng_state(given[_TORCH])
+        if _CUDA in given and torch.cuda.is_available():
+            torch.cuda.set_rng_state(given[_CUDA])
     except KeyError as error:
-        raise CheckpointError(f"the checkpoint lacks the random state {error}") from error
+        raise CheckpointError(f"the checkpoint lacks the random state {prefix}{error.args[0]}") from error
     except (IndexError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"the checkpoint holds a random state that does not fit this program: {error}") from error
-    return [_CUDA] if _CUDA in tensors and not torch.cuda.is_available() else []
+    return [prefix + _CUDA] if _CUDA in given and not torch.cuda.is_available() else []
 
 
 def _numpy_state() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: written as a stream, one tensor in memory at a time, and read back through the library.
+"""Tensors into safetensors files, written as a stream with several files at a time.
 
 The library's own writer is not used because it maps or copies whole files, so that a full disk is a crash instead of an
 error, and because the content is hashed while it is written. Source of the format:
@@ -8,23 +8,28 @@ https://github.com/huggingface/safetensors#format
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from grpo.checkpoint import files
-from grpo.checkpoint.errors import DamagedCheckpoint
-from grpo.checkpoint.manifest import FileEntry, TensorEntry
+from grpo.checkpoint.manifest import FileEntry, PieceEntry, Shards, TensorEntry
+from grpo.checkpoint.pieces import Piece
 from grpo.errors import CheckpointError
 
 MAX_SHARD_BYTES = 4 * 2**30
+_MIN_SHARD_BYTES = 2**30  # smaller files would gain nothing
+_WRITE_THREADS = 4
 _HEADER_ALIGNMENT = 8
+_LOWEST_PRIORITY = 19
 
-_DTYPES = {
+DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.complex64: "C64",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.bool: "BOOL",
     torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8",
@@ -34,93 +39,88 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """Which tensors go into which file, in the order in which they are written."""
+    """Which pieces go into which file, in the order in which they are written, one after another."""
 
-    shards: Mapping[str, Sequence[str]]  # file name -> tensor names
+    shards: Mapping[str, Sequence[Piece]]  # by file name
     entries: Mapping[str, TensorEntry]
-    tensor_bytes: int
+
+    @property
+    def tensor_bytes(self) -> int:
+        return sum(map(shard_bytes, self.shards.values()))
 
 
-def plan_shards(tensors: Mapping[str, Tensor], max_shard_bytes: int = MAX_SHARD_BYTES) -> ShardPlan:
-    """Distribute tensors over files of at most `max_shard_bytes`; a larger tensor gets a file of its own.
+def shard_bytes(pieces: Sequence[Piece]) -> int:
+    """Of the data of a file."""
+    return sum(piece.data.nbytes for piece in pieces)
 
-    Tensors that are the same view of the same memory are stored once; views that merely overlap are stored each.
+
+def plan_shards(
+    pieces: Sequence[Piece], max_shard_bytes: int = MAX_SHARD_BYTES, *, prefix: str = "tensors"
+) -> ShardPlan:
+    """Distribute pieces over files of at most `max_shard_bytes`; a larger piece gets a file of its own.
+
+    Where there is much, the files are smaller, so that several are written at a time. Whole tensors that are the same
+    view of the same memory are stored once; views that merely overlap are stored each.
     Raises CheckpointError naming a tensor that the format cannot hold.
     """
     stored: dict[tuple[object, ...], str] = {}
     ties: dict[str, str] = {}
-    for name, tensor in tensors.items():
-        _check(name, tensor)
-        owner = stored.setdefault(_identity(name, tensor), name)
-        if owner != name:
-            ties[name] = owner
-    shards: dict[str, list[str]] = {}
-    filled = max_shard_bytes
+    kept: list[Piece] = []
+    for piece in pieces:
+        _check(piece.name, piece.data)
+        owner = stored.setdefault(_identity(piece), piece.name)
+        if owner == piece.name:
+            kept.append(piece)
+        else:
+            ties[piece.name] = owner
+    limit = min(max_shard_bytes, max(-(-shard_bytes(kept) // _WRITE_THREADS), _MIN_SHARD_BYTES))
+    shards: dict[str, list[Piece]] = {}
+    filled = limit
     # Wide types first: with no padding between tensors, each then starts at a multiple of its own width.
-    for name in sorted(stored.values(), key=lambda name: -tensors[name].element_size()):
-        size = tensors[name].nbytes
-        if filled + size > max_shard_bytes:
-            shards[f"tensors-{len(shards):05d}.safetensors"], filled = [], 0
-        shards[next(reversed(shards))].append(name)
-        filled += size
-    place = {name: file for file, names in shards.items() for name in names}
-    entries = {
-        name: TensorEntry(
-            dtype=_DTYPES[tensor.dtype],
-            shape=list(tensor.shape),
-            file=place[ties.get(name, name)],
-            tied_to=ties.get(name),
-        )
-        for name, tensor in tensors.items()
+    for piece in sorted(kept, key=lambda piece: -piece.data.element_size()):
+        if filled + piece.data.nbytes > limit:
+            shards[f"{prefix}-{len(shards):05d}.safetensors"], filled = [], 0
+        shards[next(reversed(shards))].append(piece)
+        filled += piece.data.nbytes
+    return ShardPlan(shards, _entries(pieces, shards, ties))
+
+
+def write_shards(
+    folder: Path, plan: ShardPlan, content: Mapping[str, Tensor] | None = None, *, in_background: bool = False
+) -> Shards:
+    """Write the plan's files into a folder, each forced to the disk.
+
+    The data are those of the pieces, or `content`: of each file, its bytes [data] uint8 on the CPU. In the background
+    the threads have the lowest priority, so that they take what training leaves. Raises OSError.
+    """
+
+    def write(file: str) -> FileEntry:
+        data = _live_bytes(plan.shards[file]) if content is None else iter([content[file].numpy().data])
+        written = files.write_file(folder / file, _with_header(plan.shards[file], data))
+        return FileEntry(bytes=written.bytes, sha256=written.sha256)
+
+    initializer = _lower_priority if in_background else None
+    with ThreadPoolExecutor(_WRITE_THREADS, "checkpoint-write", initializer) as pool:
+        return Shards(dict(zip(plan.shards, pool.map(write, plan.shards), strict=True)), dict(plan.entries))
+
+
+def _lower_priority() -> None:
+    """Of this thread and those that it starts; Linux counts niceness by thread."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+
+
+def _entries(
+    pieces: Sequence[Piece], shards: Mapping[str, Sequence[Piece]], ties: Mapping[str, str]
+) -> dict[str, TensorEntry]:
+    found: dict[str, list[PieceEntry]] = {piece.name: [] for piece in pieces}
+    for file, held in shards.items():
+        for piece in held:
+            found[piece.name].append(PieceEntry(file=file, start=list(piece.start), stop=list(piece.stop)))
+    described = {piece.name: (DTYPES[piece.data.dtype], list(piece.shape)) for piece in pieces}
+    return {
+        name: TensorEntry(dtype=dtype, shape=shape, pieces=found[name], tied_to=ties.get(name))
+        for name, (dtype, shape) in described.items()
     }
-    return ShardPlan(shards, entries, sum(tensors[name].nbytes for name in place))
-
-
-def write_shards(folder: Path, tensors: Mapping[str, Tensor], plan: ShardPlan) -> dict[str, FileEntry]:
-    """Write the plan's files into a folder, each forced to the disk. Raises OSError."""
-    entries = {}
-    for file, names in plan.shards.items():
-        written = files.write_file(folder / file, _shard_bytes(tensors, names, plan.entries))
-        entries[file] = FileEntry(bytes=written.bytes, sha256=written.sha256)
-    return entries
-
-
-def read_shards(folder: Path, entries: Mapping[str, TensorEntry]) -> dict[str, Tensor]:
-    """Tensors on the CPU, in memory of their own; tied ones are one object. Raises DamagedCheckpoint."""
-    names: dict[str, list[str]] = {}
-    for name, entry in entries.items():
-        if entry.tied_to is None:
-            names.setdefault(entry.file, []).append(name)
-    stored: dict[str, Tensor] = {}
-    for file, expected in names.items():
-        stored.update(_read_shard(folder / file, expected, entries))
-    try:
-        return {name: stored[entry.tied_to or name] for name, entry in entries.items()}
-    except KeyError as error:
-        raise DamagedCheckpoint(f"{folder}: a tensor is tied to {error}, which is itself tied") from error
-
-
-def _read_shard(path: Path, names: Sequence[str], entries: Mapping[str, TensorEntry]) -> dict[str, Tensor]:
-    tensors = {}
-    try:
-        with safe_open(path, framework="pt", device="cpu") as shard:
-            if set(shard.keys()) != set(names):
-                odd = sorted(set(shard.keys()) ^ set(names))
-                raise DamagedCheckpoint(f"{path} does not hold the tensors of the manifest; they differ in {odd[:5]}")
-            for name in names:
-                # Copied out of the mapped file, which retention may delete and a network file system then takes away.
-                tensors[name] = shard.get_tensor(name).clone()
-    except (OSError, SafetensorError) as error:
-        raise DamagedCheckpoint(f"{path} cannot be read: {error}") from error
-    for name, tensor in tensors.items():
-        entry = entries[name]
-        found = _DTYPES.get(tensor.dtype)
-        if found != entry.dtype or list(tensor.shape) != entry.shape:
-            raise DamagedCheckpoint(
-                f"{path}: tensor {name!r} is {found} {list(tensor.shape)}, "
-                f"the manifest says {entry.dtype} {entry.shape}"
-            )
-    return tensors
 
 
 def _check(name: str, tensor: Tensor) -> None:
@@ -132,35 +132,35 @@ def _check(name: str, tensor: Tensor) -> None:
         raise CheckpointError(
             f"tensor {name!r} is {tensor.layout} on {tensor.device}; only dense ones with data can be saved"
         )
-    if tensor.dtype not in _DTYPES:
-        valid = ", ".join(sorted(str(dtype) for dtype in _DTYPES))
+    if tensor.dtype not in DTYPES:
+        valid = ", ".join(sorted(str(dtype) for dtype in DTYPES))
         raise CheckpointError(f"tensor {name!r} is {tensor.dtype}, which the format does not have; it has {valid}")
 
 
-def _identity(name: str, tensor: Tensor) -> tuple[object, ...]:
-    """Equal for names of one and the same view; empty tensors have no memory to share."""
-    if tensor.numel() == 0:
-        return (name,)
+def _identity(piece: Piece) -> tuple[object, ...]:
+    """Equal for names of one and the same view; empty tensors have no memory to share, and parts are not tied."""
+    tensor = piece.data
+    if tensor.numel() == 0 or not piece.is_whole:
+        return (piece.name,)
     view = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
     return (tensor.device, tensor.data_ptr(), *view)
 
 
-def _shard_bytes(
-    tensors: Mapping[str, Tensor], names: Sequence[str], entries: Mapping[str, TensorEntry]
-) -> Iterator[memoryview | bytes]:
+def _with_header(pieces: Sequence[Piece], data: Iterator[memoryview]) -> Iterator[memoryview | bytes]:
     header, offset = {}, 0
-    for name in names:
-        end = offset + tensors[name].nbytes
-        header[name] = {"dtype": entries[name].dtype, "shape": entries[name].shape, "data_offsets": [offset, end]}
+    for piece in pieces:
+        end = offset + piece.data.nbytes
+        described = {"dtype": DTYPES[piece.data.dtype], "shape": list(piece.data.shape), "data_offsets": [offset, end]}
+        header[piece.key] = described
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _HEADER_ALIGNMENT)
     yield len(text).to_bytes(8, "little")
     yield text
-    for name in names:
-        yield _raw(tensors[name])
+    yield from data
 
 
-def _raw(tensor: Tensor) -> memoryview:
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8).numpy().data
+def _live_bytes(pieces: Sequence[Piece]) -> Iterator[memoryview]:
+    for piece in pieces:
+        plain = piece.data.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        yield plain.reshape(-1).view(torch.uint8).numpy().data

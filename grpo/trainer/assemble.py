@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from grpo.checkpoint.manager import CheckpointManager
+from grpo.checkpoint.rank_state import LocalState
+from grpo.checkpoint.saver import Saver
 from grpo.data.loader import PromptLoader
 from grpo.refit.local import LocalRefit
 from grpo.rewards.scoring import Rewards
@@ -40,6 +42,7 @@ def assembled(
     checkpoints: CheckpointManager | None,
     observers: tuple[StepObserver, ...] = (),
     *,
+    say: Callable[[str], None] = lambda _: None,
     before_save: Callable[[], None] = lambda: None,
 ) -> Iterator[Parts]:
     """Start engine and policy; on leaving, by an exception too, they and their processes are ended."""
@@ -59,17 +62,27 @@ def assembled(
             prepared.train.prompts, seed=config.grpo.seed, shuffle=config.data.shuffle,
             max_epochs=config.grpo.max_num_epochs,
         )  # fmt: skip
+        ranks = policy if isinstance(policy, PolicyGroup) else LocalState(policy)
         yield Parts(
             policy=policy,
             source=OnDemandSource(loader, generator, scorer, train_sampling(config, prepared.tokenizer), config.grpo),
             refit=LocalRefit(policy, generator),
             evaluator=_evaluator(prepared, generator, scorer),
-            checkpoints=checkpoints,
+            ranks=ranks,
+            saver=None
+            if checkpoints is None
+            else Saver(
+                checkpoints,
+                ranks,
+                in_background=config.checkpointing.async_save,
+                timeout_s=config.cluster.worker_timeout_s,
+            ),
             run=run,
             timer=PhaseTimer(
                 synchronise=torch.cuda.synchronize if device_of(config) == "cuda" and reservation is None else None
             ),
             observers=observers,
+            say=say,
             before_save=before_save,
             measures=(policy.step_metrics,) if isinstance(policy, PolicyGroup) else (),
         )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from torch import Tensor
-
-from grpo.checkpoint.manager import CheckpointManager
+from grpo.checkpoint.rank_state import RankStates
+from grpo.checkpoint.reading import OpenCheckpoint
 from grpo.checkpoint.rng import capture_rng, restore_rng
+from grpo.checkpoint.saver import Saver, SaveReport
 from grpo.checkpoint.signals import Abandoned, StopRequest
+from grpo.checkpoint.values import reunite
 from grpo.config.schema import Config
+from grpo.errors import GrpoError
 from grpo.refit.local import LocalRefit
 from grpo.rollout.source import Rollout, RolloutSource
 from grpo.telemetry.memory import memory_metrics
@@ -47,12 +48,14 @@ class Parts:
     source: RolloutSource
     refit: LocalRefit
     evaluator: Evaluator | None
-    checkpoints: CheckpointManager | None
+    ranks: RankStates
+    saver: Saver | None
     run: RunDirectory
     timer: PhaseTimer
     observers: tuple[StepObserver, ...] = ()
-    before_save: Callable[[], None] = lambda: None  # raises where this run may not save any more
     measures: tuple[Callable[[], Mapping[str, float]], ...] = ()  # what the parts count themselves, since asked last
+    say: Callable[[str], None] = lambda _: None  # a line for people
+    before_save: Callable[[], None] = lambda: None  # raises where this run may not save any more
 
 
 @dataclass
@@ -119,36 +122,56 @@ class Trainer:
     def run(self, stop: StopRequest, *, longest_save_s: float = 0.0) -> Outcome:
         """Train to the end, or until a stop is requested or the time limit is near; then what is done is saved.
 
-        `longest_save_s`: what a save of this run took at most before it was interrupted.
+        A save in the background has ended by then. `longest_save_s`: what a save of this run took at most before it was
+        interrupted.
 
         Raises:
-            CheckpointError: a save failed, or the time limit leaves no time for a single step.
+            CheckpointError: a save failed, also one in the background during an earlier step, or the time limit leaves
+                no time for a single step.
         """
         self._stopping = Stopping(stop, self._config.checkpointing, longest_save_s=longest_save_s)
+        try:
+            outcome = self._run()
+        except Exception as error:
+            self._await_save_after(error)
+            raise
+        self._await_save()
+        return outcome
+
+    def _run(self) -> Outcome:
         self._validate_before_training()
         reason = self._finished()
         while reason is None:
             reason = self._timed_step() or self._finished()
         stopped_by = self._stopping.due() if reason == "stopped" else None
-        if reason == "stopped" and self._parts.checkpoints is not None and self.step not in (0, self._saved_step):
+        if reason == "stopped" and self._parts.saver is not None and self.step not in (0, self._saved_step):
             with self._parts.timer.step():
                 self._save(self.step, self._last_row)
         if not self._progress.validation_pending:
             self._publish()
         return Outcome(reason, self.step, self._progress.accuracy, stopped_by, saved=self._saved_step == self.step)
 
-    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Continue from a checkpoint's content. `metrics` of its step are for a run killed before it wrote them."""
-        prefix = "policy/"
-        policy = {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
-        self._parts.policy.load_state(policy, values["policy"])
-        self._parts.source.load_state(values["source"])
+    def load(self, checkpoint: OpenCheckpoint) -> None:
+        """Continue from a checkpoint. Its metrics are written if the run was killed before it could."""
+        with_optimizer = self._config.checkpointing.load_optimizer
+        values = checkpoint.values
+        untaken = self._parts.ranks.load(checkpoint, optimizer=with_optimizer)
+        self._parts.source.load_state(reunite(values["source"], checkpoint.tensors))
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
-        restore_rng({name: each for name, each in tensors.items() if not name.startswith(prefix)}, values["rng"])
+        untaken += restore_rng(checkpoint.tensors, values["rng"])
         self._saved_step = self.step
-        self._last_row = dict(metrics)
+        self._last_row = dict(checkpoint.metrics)
         if self._parts.run.last_step < self.step:
-            self._unpublished = dict(metrics)
+            self._unpublished = dict(checkpoint.metrics)
+        backend = values["policy"].get("backend")
+        self._parts.run.write_event(
+            "checkpoint_loaded", step=self.step, path=str(checkpoint.path), backend=backend, optimizer=with_optimizer,
+            random_states_not_taken=untaken,
+        )  # fmt: skip
+        if not with_optimizer:
+            self._parts.say("checkpointing.load_optimizer=false: the optimizer's state is lost and begins anew")
+        if untaken:
+            self._parts.say(f"random states that this run cannot take from the checkpoint: {', '.join(untaken)}")
 
     def _validate_before_training(self) -> None:
         """The validation of the untrained policy, or the one that a stop kept the last step from."""
@@ -201,7 +224,7 @@ class Trainer:
         metrics: dict[str, float] = {}
         if self._config.grpo.val_at_end and self._parts.evaluator is not None and self._validated_step != self.step:
             metrics = self._validate(self.step)
-        wanted = self._parts.checkpoints is not None and self._config.checkpointing.save_at_end
+        wanted = self._parts.saver is not None and self._config.checkpointing.save_at_end
         if wanted and self.step > 0 and self._saved_step != self.step:
             self._save(self.step, {**self._last_row, **metrics})
 
@@ -212,6 +235,8 @@ class Trainer:
             Abandoned: the rollout left no time for the rest of the step and a save.
         """
         parts, timer = self._parts, self._parts.timer
+        if parts.saver is not None:
+            self._tell(parts.saver.poll())
         parts.refit.ensure_current(timer)
         with self._stopping.rollout():
             rollout = parts.source.next_rollout(timer)
@@ -285,34 +310,39 @@ class Trainer:
 
     def _checkpoint_due(self, step: int, reason: EndReason | None) -> bool:
         settings = self._config.checkpointing
-        return self._parts.checkpoints is not None and (
+        return self._parts.saver is not None and (
             step % settings.save_period == 0 or reason == "stopped" or (reason is not None and settings.save_at_end)
         )
 
     def _save(self, step: int, metrics: Mapping[str, float]) -> None:
-        assert self._parts.checkpoints is not None
+        saver, timer = self._parts.saver, self._parts.timer
+        assert saver is not None
         self._parts.before_save()
-        started = time.monotonic()
-        with self._parts.timer.phase("checkpoint"):
-            tensors, values = self._parts.policy.state()
-            rng_tensors, rng_values = capture_rng()
-            saved = self._parts.checkpoints.save(
-                step,
-                {**{f"policy/{name}": each for name, each in tensors.items()}, **rng_tensors},
-                {
-                    "policy": values,
-                    "source": self._parts.source.state(),
-                    "trainer": self._progress.values(),
-                    "rng": rng_values,
-                },
-                metrics,
-            )
+        with timer.phase("checkpoint"):
+            with timer.part("waiting"):
+                self._tell(saver.wait())
+            with timer.part("staging"):
+                saver.stage({"source": self._parts.source.state(), "trainer": self._progress.values()})
+            with timer.part("writing"):
+                self._tell(saver.write(step, metrics))
         self._saved_step = step
-        self._stopping.saved(time.monotonic() - started)
-        self._parts.run.write_event(
-            "checkpoint", step=step, path=str(saved.path), bytes=saved.bytes, seconds=saved.seconds,
-            problems=list(saved.problems),
-        )  # fmt: skip
+
+    def _tell(self, reports: Sequence[SaveReport]) -> None:
+        for report in reports:
+            self._stopping.saved(report.staged_seconds + report.saved.seconds)
+            self._parts.run.write_event("checkpoint", **report.event())
+            self._parts.say(report.text())
+
+    def _await_save(self) -> None:
+        if self._parts.saver is not None:
+            self._tell(self._parts.saver.wait())
+
+    def _await_save_after(self, error: Exception) -> None:
+        """What was saved before the error is of use; that it could not be saved is not what is to be raised."""
+        try:
+            self._await_save()
+        except GrpoError as other:
+            error.add_note(f"and a save that was under way failed: {other}")
 
     def _publish(self) -> None:
         """Write the last step's metrics. Called inside the next step, so that its seconds are in a step's `other`."""

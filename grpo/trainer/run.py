@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo.checkpoint.manager import CheckpointManager, LatestLoad
-from grpo.checkpoint.reading import Loaded
+from grpo.checkpoint.manager import CheckpointManager, LatestOpen
+from grpo.checkpoint.reading import OpenCheckpoint
 from grpo.checkpoint.signals import StopRequest
 from grpo.config import Config, ResolvedConfig
 from grpo.errors import CheckpointError, ConfigError
@@ -63,37 +63,41 @@ def train(
         rewards.wait_until_ready()
         directory = Path(config.logger.log_dir).absolute()
         checkpoints = checkpoint_manager(prepared, directory)
-        held = stack.enter_context(HeldCheckpoints(checkpoints))
+        lock = stack.enter_context(HeldCheckpoints(checkpoints))
         if not fresh:
-            held.take_existing()
-        found = _find_checkpoint(checkpoints, directory, fresh=fresh)
-        start = 0 if found.loaded is None else found.loaded.step
-        _refuse_finished(found.loaded, config.grpo.max_num_steps)
+            lock.take_existing()
+        held = stack.enter_context(ExitStack())  # what is resumed stays open until it has been read
+        found = _find_checkpoint(held, checkpoints, directory, fresh=fresh)
+        start = 0 if found.opened is None else found.opened.step
+        _refuse_finished(found.opened, config.grpo.max_num_steps)
         restarted = not fresh and start == 0 and config.checkpointing.enabled and _ended_early(directory)
         if fresh or restarted:
-            held.release()  # the folder goes with the run that is set aside
+            lock.release()  # the folder goes with the run that is set aside
         with stop.held():
             run = stack.enter_context(_open(prepared, directory, start, fresh=fresh or restarted, command=command))
             stack.enter_context(_signals_on_record(run, stop))
         run.start_log()
         if checkpoints is not None:
             checkpoints.prepare()
-        held.take()
+        lock.take()
         console = stack.enter_context(
             RunConsole(max_steps=config.grpo.max_num_steps, first_step=start + 1, chance=prepared.chance, quiet=quiet)
         )
         loggers = stack.enter_context(_loggers(config, directory, start, console.message))
         observers = (console.step, *(logger.log for logger in loggers))
-        parts = stack.enter_context(assembled(prepared, run, rewards, checkpoints, observers, before_save=held.check))
+        parts = stack.enter_context(
+            assembled(prepared, run, rewards, checkpoints, observers, say=console.message, before_save=lock.check)
+        )
         trainer = Trainer(parts, config)
         if restarted:
             console.message("the earlier run here ended before its first checkpoint: kept beside it, begun anew")
         for refused in found.refused:
             run.write_event("checkpoint_refused", path=str(refused.path), reason=refused.reason)
             console.message(f"checkpoint refused: {refused.reason}")
-        if found.loaded is not None:
-            trainer.load(found.loaded.tensors, found.loaded.values, found.loaded.metrics)
-            console.message(f"resuming after step {start} from {found.loaded.path}")
+        if found.opened is not None:
+            trainer.load(found.opened)
+            console.message(f"resuming after step {start} from {found.opened.path}")
+        held.close()
         console.header(_header(prepared, directory))
         console.start()
         started = time.perf_counter()
@@ -101,14 +105,18 @@ def train(
         outcome = trainer.run(stop, longest_save_s=longest_save_s(directory))
         seconds = time.perf_counter() - started
         console.close()
-        if outcome.stopped_by is not None:
-            code = exit_code_of(outcome.stopped_by, saved=outcome.saved, steps=outcome.steps)
-            run.write_event("stop_requested", reason=outcome.stopped_by, step=outcome.steps)
-            run.finish("stopped", reason=outcome.stopped_by, exit_code=code)
-        else:
-            run.finish("completed", reason=outcome.reason)
+        _finish(run, outcome)
     report, _ = write_report(directory)
     return FinishedRun(outcome, directory, report, prepared.chance, seconds)
+
+
+def _finish(run: RunDirectory, outcome: Outcome) -> None:
+    if outcome.stopped_by is None:
+        run.finish("completed", reason=outcome.reason)
+        return
+    code = exit_code_of(outcome.stopped_by, saved=outcome.saved, steps=outcome.steps)
+    run.write_event("stop_requested", reason=outcome.stopped_by, step=outcome.steps)
+    run.finish("stopped", reason=outcome.stopped_by, exit_code=code)
 
 
 @contextmanager
@@ -138,21 +146,23 @@ def _loggers(config: Config, directory: Path, start: int, say: Callable[[str], N
         say(shown)
 
 
-def _find_checkpoint(checkpoints: CheckpointManager | None, directory: Path, *, fresh: bool) -> LatestLoad:
+def _find_checkpoint(
+    held: ExitStack, checkpoints: CheckpointManager | None, directory: Path, *, fresh: bool
+) -> LatestOpen:
     if checkpoints is None:
-        return LatestLoad(None, ())
+        return LatestOpen(None, ())
     if not fresh:
-        return checkpoints.load_latest()
+        return held.enter_context(checkpoints.open_latest())
     outside = directory not in checkpoints.directory.absolute().parents
     if outside and checkpoints.list():
         raise CheckpointError(
             f"checkpointing.checkpoint_dir={checkpoints.directory} holds checkpoints of an earlier run, and --fresh "
             "sets aside the run directory alone: name another folder, or resume by leaving out --fresh"
         )
-    return LatestLoad(None, ())
+    return LatestOpen(None, ())
 
 
-def _refuse_finished(found: Loaded | None, wanted: int) -> None:
+def _refuse_finished(found: OpenCheckpoint | None, wanted: int) -> None:
     done = 0 if found is None else found.step
     if done >= wanted and not (found is not None and validation_pending(found.values["trainer"])):
         raise ConfigError(

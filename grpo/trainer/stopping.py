@@ -40,7 +40,8 @@ def longest_save_s(run_directory: Path) -> float:
 class Stopping:
     """Signals and the time limit of one run, against what its steps and saves have taken so far.
 
-    A save is expected to take 1.25 times the longest seen, or, before there was one, as long as the longest step.
+    A save is expected to take 1.25 times the longest seen, or, before there was one, as long as the longest step; where
+    saves are written in the background, twice that: one may be under way.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Stopping:
         self._limit = settings.checkpoint_must_save_by
         self._deadline = math.inf if self._limit is None else stop.started + seconds_of(self._limit)
         self._grace_s = settings.stop_grace_s
+        self._saves = 2 if settings.async_save else 1
         self._clock = clock
         self._longest_save = longest_save_s
         self._longest_step = 0.0
@@ -121,7 +123,7 @@ class Stopping:
 
     @property
     def _expected_save(self) -> float:
-        return _SAVE_MARGIN * self._longest_save if self._longest_save else self._longest_step
+        return self._saves * (_SAVE_MARGIN * self._longest_save if self._longest_save else self._longest_step)
 
     def _latest_save(self) -> float:
         """When the save must begin."""

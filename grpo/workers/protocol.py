@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from grpo.batching.batch import Batch
+from grpo.checkpoint.pieces import Piece
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,18 @@ class Policy(Protocol):
         """The weights under Hugging Face names, one at a time, tied ones once."""
         ...
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that a resume needs: tensors (weights, optimizer) by name, and JSON values (schedule, counters)."""
+    def state(self) -> tuple[list[Piece], dict[str, Any]]:
+        """All that a resume needs: this rank's pieces of tensors (weights, optimizer), and JSON values of the whole.
+
+        Over all ranks every element of a tensor is in one piece. The pieces are the live tensors.
+        """
         ...
 
-    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
+    def load_state(self, tensors: Mapping[str, Any], values: Mapping[str, Any], *, optimizer: bool = True) -> None:
+        """Take back what all ranks' `state` gave: by name whole tensors, or what is read when it is sliced.
+
+        Without `optimizer` the weights and the schedule alone.
+        """
         ...
 
 

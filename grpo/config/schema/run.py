@@ -25,6 +25,12 @@ class Checkpointing(Section):
     stop_grace_s: float = Field(
         30.0, ge=0, description="seconds from a stop signal to the kill; a rollout that leaves no time is given up"
     )
+    async_save: bool = Field(
+        False, description="copy the state to memory of the CPU and write it while training goes on"
+    )
+    load_optimizer: bool = Field(
+        True, description="false resumes with the weights alone and begins the optimizer's state anew"
+    )
 
 
 class WandbCfg(Section):

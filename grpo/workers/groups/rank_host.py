@@ -64,7 +64,7 @@ class Diagnosis:
 
 
 class RankHost:
-    """The actor. `diagnose` runs on a thread of its own; the rest one call after another."""
+    """The actor. `diagnose` runs on a thread of its own, as does what is called beside; the rest one after another."""
 
     def where(self) -> Where:
         import ray

@@ -22,6 +22,7 @@ from grpo.workers.groups.reservation import Reservation, Slot
 
 _GRACE_SECONDS = 3.0  # after an error in a collective: the rank that is its cause may be known a moment later
 _DIAGNOSIS_SECONDS = 5.0
+_BESIDE = "beside"  # the thread of a rank on which it works while it answers other calls
 
 
 class RayGroup:
@@ -109,6 +110,30 @@ class RayGroup:
             dispatch.work_seconds = answer.seconds
         return answer.value
 
+    def call_beside(self, method: str, *arguments: object, deadline_s: float | None = None) -> list[Any]:
+        """As `WorkerGroup.call_beside`."""
+        import ray
+
+        self._check_alive(method)
+        limit, shared = deadline_s or self._deadline_s, ray.put(arguments)
+        pending = {
+            actor.call.options(concurrency_group=_BESIDE).remote(method, shared): rank
+            for rank, actor in enumerate(self._actors)
+        }
+        answers: dict[int, Any] = {}
+        ends = time.monotonic() + limit
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, ends - time.monotonic()))
+            rank = pending.pop(ready[0]) if ready else -1
+            answer = self._read(ready[0], rank) if ready else None
+            if not isinstance(answer, Answer):
+                failures = {} if answer is None else {rank: answer}
+                places = dict(enumerate(self._places))
+                unanswered = tuple(sorted(pending.values()))
+                raise Situation(self._name, method, places, failures, unanswered, {}, limit).error()
+            answers[rank] = answer.value
+        return [answers[rank] for rank in range(self.world_size)]
+
     def shutdown(self) -> None:
         """End all ranks, with what they have started; more than once does no harm."""
         import ray
@@ -136,7 +161,7 @@ class RayGroup:
         import ray
 
         remote: Any = ray.remote
-        host = remote(concurrency_groups={"diagnosis": 1})(RankHost)
+        host = remote(concurrency_groups={"diagnosis": 1, _BESIDE: 1})(RankHost)
         for rank in range(self.world_size):
             options = {"max_restarts": 0, "max_task_retries": 0, **self._reservation.options(rank)}
             if environment:

@@ -35,6 +35,13 @@ class WorkerGroup(Protocol):
         """Call a method of one rank."""
         ...
 
+    def call_beside(self, method: str, *arguments: object, deadline_s: float | None = None) -> list[Any]:
+        """As `call_all`, on a thread of its own in every rank and not counted: other calls may be made meanwhile.
+
+        It may itself be made from another thread. A failure is raised and leaves the group as it is.
+        """
+        ...
+
     def shutdown(self) -> None:
         """End all ranks and what was started for them; more than once does no harm."""
         ...
@@ -78,6 +85,14 @@ class InProcessGroup:
                 return getattr(self._worker, method)(*arguments)
             finally:
                 dispatch.work_seconds = perf_counter() - started
+
+    def call_beside(self, method: str, *arguments: object, deadline_s: float | None = None) -> list[Any]:
+        """As `WorkerGroup.call_beside`, on the thread of the caller."""
+        del deadline_s
+        worker = self._worker
+        if worker is None:
+            raise WorkerError(f"{method} was called after the worker had ended")
+        return [getattr(worker, method)(*arguments)]
 
     def shutdown(self) -> None:
         """As `WorkerGroup.shutdown`."""

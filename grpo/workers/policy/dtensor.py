@@ -18,6 +18,7 @@ from grpo.algorithm.metrics import MetricSums
 from grpo.algorithm.objective import Denominators, objective
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch
+from grpo.checkpoint.pieces import Piece
 from grpo.config.schema import Config
 from grpo.errors import CheckpointError, ConfigError
 from grpo.models.loading import load_model
@@ -166,19 +167,21 @@ class DTensorPolicy:
         """
         return self._execution.whole_weights()
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def state(self) -> tuple[list[Piece], dict[str, Any]]:
         """Masters under `model.`, Adam's moments under `optimizer.`, and counters.
 
-        The tensors are the live ones, without a copy: write them or copy them before the next update. Over ranks all
-        call it, and the first has whole tensors on its CPU, the others none.
+        The pieces are the live tensors, without a copy: write them or copy them before the next update. Over ranks each
+        has its own part, and no element is of two ranks.
         """
         tensors = {MODEL_PREFIX + name: each.detach() for name, each in self._masters.named_parameters()}
         tensors |= {OPTIMIZER_PREFIX + name: each for name, each in self._optimizer.state().items()}
-        return self._execution.whole_tensors(tensors), {"weight_version": self.weight_version}
+        return self._execution.pieces(tensors), {"weight_version": self.weight_version, "backend": "dtensor"}
 
     @torch.no_grad()
-    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Take back what `state` gave, by copying; over ranks each is given the whole tensors. Any layout will do.
+    def load_state(self, tensors: Mapping[str, Any], values: Mapping[str, Any], *, optimizer: bool = True) -> None:
+        """Take back whole tensors, or stored ones of which each rank reads its part. Any layout and backend will do.
+
+        Without `optimizer` Adam begins anew; the schedule goes on.
 
         Raises:
             CheckpointError: names or shapes are those of another model.
@@ -186,7 +189,7 @@ class DTensorPolicy:
         parameters = {MODEL_PREFIX + name: each for name, each in self._masters.named_parameters()}
         weights = {name: each for name, each in tensors.items() if name.startswith(MODEL_PREFIX)}
         _check_same_model(parameters, weights)
-        self._optimizer.load_state(_without_prefix(tensors, OPTIMIZER_PREFIX))
+        self._optimizer.load_state(_without_prefix(tensors, OPTIMIZER_PREFIX) if optimizer else {})
         for name, parameter in parameters.items():
             self._execution.take(parameter, weights[name])
         self._execution.weights_changed()
@@ -242,11 +245,11 @@ def _merged(sums: Sequence[MetricSums]) -> MetricSums:
     return total
 
 
-def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _without_prefix(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
 
 
-def _check_same_model(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor]) -> None:
+def _check_same_model(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Any]) -> None:
     odd = sorted(set(parameters) ^ set(weights))
     if odd:
         raise CheckpointError(f"the checkpoint is of another model: {len(odd)} weight names differ, first {odd[0]}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
 
 from torch import Tensor
 
 from grpo.batching.batch import Batch
+from grpo.checkpoint.manifest import Shards
+from grpo.checkpoint.rank_state import Staged, staged_together
+from grpo.checkpoint.reading import OpenCheckpoint
 from grpo.errors import WorkerError
-from grpo.workers.groups.packed import BUCKET_BYTES, PackedTensor, buckets
+from grpo.workers.groups.packed import BUCKET_BYTES, PackedTensor
 from grpo.workers.groups.worker_group import WorkerGroup
 from grpo.workers.protocol import UpdateResult
 
@@ -59,20 +62,19 @@ class PolicyGroup:
             bucket = self._group.call_all("next_tensors")[0]
             yield from _unpacked(bucket)
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What `Policy.state` gives on rank 0, as copies on the CPU; all ranks take part."""
-        values, bucket = self._group.call_all("open_state", self._bucket_bytes)[0]
-        tensors = dict(_unpacked(bucket))
-        while self._is_full(bucket):
-            bucket = self._group.call_one(0, "next_tensors")
-            tensors.update(_unpacked(bucket))
-        return tensors, values
+    def stage(self, *, copy: bool) -> Staged:
+        """As `RankStates.stage`."""
+        return staged_together(self._group.call_all("stage_state", copy))
 
-    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Give every rank the whole of what `state` gave."""
-        for bucket in buckets(tensors.items(), self._bucket_bytes):
-            self._group.call_all("receive", [PackedTensor.pack(name, tensor) for name, tensor in bucket])
-        self.weight_version = self._agreed(self._group.call_all("load_state", values))
+    def write(self, folder: Path, *, in_background: bool) -> list[Shards]:
+        """As `RankStates.write`: each rank its own files, all at a time."""
+        return self._group.call_beside("write_state", folder, in_background)
+
+    def load(self, checkpoint: OpenCheckpoint, *, optimizer: bool) -> list[str]:
+        """As `RankStates.load`: each rank reads its part from the folder, which all must see."""
+        versions, untaken = zip(*self._group.call_all("load_state", checkpoint.path, optimizer), strict=True)
+        self.weight_version = self._agreed(versions)
+        return [name for names in untaken for name in names]
 
     def step_metrics(self) -> dict[str, float]:
         """What a step's calls cost, since it was asked last, and the memory of the largest rank at the last update."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from grpo.algorithm.metrics import MetricSums
+from grpo.checkpoint.pieces import Piece
 from grpo.config.schema import Policy
 from grpo.workers.policy.architecture import checkpoint_activations
 from grpo.workers.policy.logprob_model import LogprobModel
@@ -56,12 +58,13 @@ class LocalExecution:
         for name, parameter in self.compute.model.named_parameters():
             yield name, parameter.detach()
 
-    def whole_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return dict(tensors)
+    def pieces(self, tensors: Mapping[str, Tensor]) -> list[Piece]:
+        """What this rank is to write of them; the live tensors."""
+        return [Piece.whole(name, each) for name, each in tensors.items()]
 
-    def take(self, parameter: Tensor, value: Tensor) -> None:
-        """Copy a whole tensor's part of this rank into `parameter`."""
-        parameter.copy_(value)
+    def take(self, parameter: Tensor, value: Any) -> None:
+        """Copy this rank's part of a whole tensor, or of one that is read when it is sliced, into `parameter`."""
+        parameter.copy_(value[...])
 
 
 def frozen(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +63,8 @@ class NamedAdamW:
             for moment in MOMENTS
         }
 
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what `state` gave.
+    def load_state(self, tensors: Mapping[str, Any]) -> None:
+        """Take back what `state` gave, from tensors or stored ones; nothing: as before the first step.
 
         Raises:
             CheckpointError: a moment is missing, unknown or of another shape than its parameter.
@@ -80,16 +81,19 @@ class NamedAdamW:
         self._adamw.state.clear()
         self._adamw.state.update(loaded)
 
-    def _moment(self, tensors: Mapping[str, Tensor], name: str, moment: str) -> Tensor:
+    def _moment(self, tensors: Mapping[str, Any], name: str, moment: str) -> Tensor:
         parameter, value = self._parameters[name], tensors[f"{name}.{moment}"]
-        shape = torch.Size() if moment == "step" else parameter.shape
+        self._check_shape(name, moment, value, torch.Size() if moment == "step" else parameter.shape)
+        # A copy: a step tensor that two parameters share would count twice.
+        own: Tensor = value[...].detach().to(parameter.device, torch.float32, copy=True)
+        return own
+
+    def _check_shape(self, name: str, moment: str, value: Any, shape: torch.Size) -> None:
         if value.shape != shape:
             raise CheckpointError(
                 f"the optimizer state is of another model: {name}.{moment} has shape {list(value.shape)} there and "
                 f"{list(shape)} here"
             )
-        # A copy: a step tensor that two parameters share would count twice.
-        return value.detach().to(parameter.device, torch.float32, copy=True)
 
 
 OPTIMIZERS = {"torch.optim.AdamW": NamedAdamW}

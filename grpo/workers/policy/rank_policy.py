@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch.distributed as dist
 from torch import Tensor
 
 from grpo.batching.batch import Batch
+from grpo.checkpoint.manifest import Shards
+from grpo.checkpoint.rank_state import RankState, Staged
+from grpo.checkpoint.reading import open_checkpoint
 from grpo.telemetry.memory import memory_metrics
 from grpo.workers.groups.packed import PackedTensor, buckets
 from grpo.workers.protocol import Policy, UpdateResult
@@ -21,7 +24,7 @@ class RankPolicy:
         """`make` is called with `arguments`; it joins the process group if the ranks need one."""
         self._policy = make(*arguments)
         self._outgoing: Iterator[list[tuple[str, Tensor]]] = iter(())
-        self._incoming: dict[str, Tensor] = {}
+        self._state = RankState(self._policy, _rank(), with_rng=True)
 
     def weight_version(self) -> int:
         return self._policy.weight_version
@@ -42,12 +45,6 @@ class RankPolicy:
         self._outgoing = buckets(self._policy.export_weights(), bucket_bytes)
         return self.next_tensors()
 
-    def open_state(self, bucket_bytes: int) -> tuple[dict[str, Any], list[PackedTensor] | None]:
-        """The values of the state and the first bucket of its tensors."""
-        tensors, values = self._policy.state()
-        self._outgoing = buckets(tensors.items(), bucket_bytes)
-        return values, self.next_tensors()
-
     def next_tensors(self) -> list[PackedTensor] | None:
         """The next bucket of what was opened last, from the first rank; not full only if it is the last.
 
@@ -56,19 +53,30 @@ class RankPolicy:
         bucket = next(self._outgoing, [])
         return [PackedTensor.pack(name, tensor) for name, tensor in bucket] if _is_first() else None
 
-    def receive(self, tensors: Sequence[PackedTensor]) -> None:
-        """Keep tensors for `load_state`."""
-        self._incoming.update(tensor.unpack() for tensor in tensors)
+    def stage_state(self, copy: bool) -> Staged:  # noqa: FBT001 (calls between processes have no keywords)
+        """As `RankState.stage`."""
+        return self._state.stage(copy=copy)
 
-    def load_state(self, values: Mapping[str, Any]) -> int:
-        """Take what was received; the version of the weights."""
-        tensors, self._incoming = self._incoming, {}
-        self._policy.load_state(tensors, values)
-        return self._policy.weight_version
+    def write_state(self, folder: Path, in_background: bool) -> Shards:  # noqa: FBT001 (as above)
+        """As `RankState.write`; beside other calls, on a thread of its own."""
+        return self._state.write(folder, in_background=in_background)
+
+    def load_state(self, checkpoint: Path, optimizer: bool) -> tuple[int, list[str]]:  # noqa: FBT001 (as above)
+        """Read this rank's part; the version of the weights, and the random states that were not taken.
+
+        The checkpoint has been verified by who gives its path.
+        """
+        with open_checkpoint(checkpoint, None, verify_hashes=False) as opened:
+            untaken = self._state.load(opened, optimizer=optimizer)
+        return self._policy.weight_version, untaken
 
     def _of_first(self, value: Tensor) -> Tensor | None:
         return value if _is_first() else None
 
 
+def _rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
 def _is_first() -> bool:
-    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+    return _rank() == 0

@@ -7,7 +7,7 @@ in float32 and never divided: the loss has the denominators of the whole batch i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from transformers import PreTrainedModel
 
 from grpo.algorithm.metrics import MetricSums
+from grpo.checkpoint.pieces import Piece
 from grpo.config.schema import Policy
 from grpo.models.parallel_plans import shard_range, tensor_parallel
 from grpo.models.sharded_loading import Reader, restore_buffers
@@ -91,17 +92,20 @@ class ShardedExecution:
         for name, parameter in self.masters.named_parameters():
             yield name, gather(parameter.detach(), self._parallel, self._dtype)
 
-    def whole_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """On the CPU of the first rank; the others get nothing. Each is gathered on all for a moment."""
+    def pieces(self, tensors: Mapping[str, Tensor]) -> list[Piece]:
+        """What this rank is to write of them: its own part, and what all have from the first alone. Live, local."""
         first = self._parallel.dp_rank == self._parallel.tp_rank == 0
-        gathered = {}
+        found = []
         for name, each in tensors.items():
-            value = gather(each, self._parallel, each.dtype) if isinstance(each, DTensor) else each
-            if first:
-                gathered[name] = value.to("cpu", copy=True)
-        return gathered
+            if not isinstance(each, DTensor):
+                found += [Piece.whole(name, each)] if first else []
+            elif self._parallel.tp_rank == 0 or _tensor_parallel_dim(each) is not None:
+                part, local = own_part(each, self._parallel), each.to_local()
+                if local.numel():
+                    found.append(Piece(name, tuple(each.shape), tuple(cut.start for cut in part), local))
+        return found
 
-    def take(self, parameter: Tensor, value: Tensor) -> None:
+    def take(self, parameter: Tensor, value: Any) -> None:
         assert isinstance(parameter, DTensor)
         parameter.to_local().copy_(value[own_part(parameter, self._parallel)])
 
@@ -164,11 +168,11 @@ class ShardedAdamW(NamedAdamW):
         dist.all_reduce(total, group=self._parallel.world_group)
         return float(total.sqrt())
 
-    def _moment(self, tensors: Mapping[str, Tensor], name: str, moment: str) -> Tensor:
-        value = super()._moment(tensors, name, moment)
+    def _moment(self, tensors: Mapping[str, Any], name: str, moment: str) -> Tensor:
         if moment == "step":
-            return value
-        parameter = cast("DTensor", self._parameters[name])
+            return super()._moment(tensors, name, moment)
+        value, parameter = tensors[f"{name}.{moment}"], cast("DTensor", self._parameters[name])
+        self._check_shape(name, moment, value, parameter.shape)
         own = cast("DTensor", torch.zeros_like(parameter))
         own.to_local().copy_(value[own_part(parameter, self._parallel)])
         return own

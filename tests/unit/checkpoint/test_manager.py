@@ -151,11 +151,11 @@ def test_a_newer_format_is_refused_and_no_reason_to_fall_back(make_manager, stat
     checkpoints = make_manager()
     checkpoints.save(*state(1))
     path = checkpoints.save(*state(2)).path
-    newer = reading.read_manifest(path).model_copy(update={"schema_version": 2})
+    newer = reading.read_manifest(path).model_copy(update={"schema_version": 3})
     (path / MANIFEST).write_bytes(newer.to_json())
-    with pytest.raises(NewerCheckpoint, match="schema_version 2"):
+    with pytest.raises(NewerCheckpoint, match="schema_version 3"):
         checkpoints.load_latest()
-    with pytest.raises(NewerCheckpoint, match="schema_version 2"):
+    with pytest.raises(NewerCheckpoint, match="schema_version 3"):
         checkpoints.load(path)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from grpo.checkpoint.errors import DamagedCheckpoint, NewerCheckpoint, OtherModelCheckpoint
 from grpo.checkpoint.layout import MANIFEST
-from grpo.checkpoint.manifest import FileEntry, Manifest, TensorEntry, canonical, check_fingerprint, read_manifest
+from grpo.checkpoint.manifest import FileEntry, Manifest, PieceEntry, TensorEntry, canonical, check_fingerprint, read_manifest
 
 
 def manifest(**changes):
@@ -15,7 +15,7 @@ def manifest(**changes):
         "metrics": {"accuracy": 0.1 + 0.2, "loss": float("inf")},
         "fingerprint": {"name": "ä", "shape": [1, 2]},
         "files": {"a.safetensors": FileEntry(bytes=3, sha256="0" * 64)},
-        "tensors": {"x": TensorEntry(dtype="F32", shape=[2], file="a.safetensors")},
+        "tensors": {"x": TensorEntry(dtype="F32", shape=[2], pieces=[PieceEntry(file="a.safetensors", start=[0], stop=[2])])},
     }
     return Manifest(**fields | changes)
 
@@ -54,7 +54,7 @@ def test_another_file_of_that_name_is_refused(tmp_path, content):
         ({"files": {"../a": {"bytes": 1, "sha256": "0" * 64}}, "tensors": {}}, "no plain file name"),
         ({"files": {"/etc/passwd": {"bytes": 1, "sha256": "0" * 64}}, "tensors": {}}, "no plain file name"),
         ({"files": {}}, "not listed"),
-        ({"tensors": {"x": {"dtype": "F32", "shape": [], "file": "a.safetensors", "tied_to": "q"}}}, "not listed"),
+        ({"tensors": {"x": {"dtype": "F32", "shape": [], "pieces": [], "tied_to": "q"}}}, "not listed"),
         ({"step": "4"}, "step"),
         ({"extra": 1}, "extra"),
     ],
@@ -70,7 +70,7 @@ def test_a_sound_file_with_impossible_content_is_refused(tmp_path, changes, reas
 def test_a_newer_schema_is_told_from_an_altered_one(tmp_path):
     newer = manifest().model_copy(update={"schema_version": 7}).to_json()
     (tmp_path / MANIFEST).write_bytes(newer)
-    with pytest.raises(NewerCheckpoint, match="schema_version 7; this grpo reads up to 1"):
+    with pytest.raises(NewerCheckpoint, match="schema_version 7; this grpo reads up to 2"):
         read_manifest(tmp_path)
     (tmp_path / MANIFEST).write_bytes(newer.replace(b": 7", b": 8"))
     with pytest.raises(DamagedCheckpoint, match="altered"):

@@ -5,7 +5,9 @@ import torch
 from safetensors.torch import load_file
 
 from grpo.checkpoint.errors import DamagedCheckpoint
-from grpo.checkpoint.shards import plan_shards, read_shards, write_shards
+from grpo.checkpoint.pieces import Piece, whole_pieces
+from grpo.checkpoint.shards import plan_shards, write_shards
+from grpo.checkpoint.stored import read_shards
 from grpo.errors import CheckpointError
 
 
@@ -14,8 +16,8 @@ def bits(tensor):
 
 
 def round_trip(folder, tensors, **options):
-    plan = plan_shards(tensors, **options)
-    write_shards(folder, tensors, plan)
+    plan = plan_shards(whole_pieces(tensors), **options)
+    write_shards(folder, plan)
     return read_shards(folder, plan.entries)
 
 
@@ -87,7 +89,7 @@ def test_shapes_and_views_come_back_by_value(tmp_path):
 def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path):
     weight = torch.randn(5, 3)
     tensors = {"embedding": torch.nn.Parameter(weight), "head": weight, "transposed": weight.T, "copy": weight.clone()}
-    plan = plan_shards(tensors)
+    plan = plan_shards(whole_pieces(tensors))
     assert plan.tensor_bytes == 3 * weight.nbytes
     loaded = round_trip(tmp_path, tensors)
     assert loaded["embedding"] is loaded["head"]
@@ -102,19 +104,20 @@ def test_shards_stay_below_their_size_and_larger_tensors_get_their_own(tmp_path)
         "b": torch.zeros(10),
         "c": torch.zeros(5, dtype=torch.int64),
     }
-    plan = plan_shards(tensors, max_shard_bytes=80)
-    sizes = [sum(tensors[name].nbytes for name in names) for names in plan.shards.values()]
-    assert all(size <= 80 or list(names) == ["big"] for size, names in zip(sizes, plan.shards.values(), strict=True))
+    plan = plan_shards(whole_pieces(tensors), max_shard_bytes=80)
+    held = [[piece.name for piece in pieces] for pieces in plan.shards.values()]
+    sizes = [sum(tensors[name].nbytes for name in names) for names in held]
+    assert all(size <= 80 or names == ["big"] for size, names in zip(sizes, held, strict=True))
     assert 80 in sizes, "small ones share a file"
-    assert sorted(name for names in plan.shards.values() for name in names) == sorted(tensors)
+    assert sorted(name for names in held for name in names) == sorted(tensors)
     loaded = round_trip(tmp_path, tensors, max_shard_bytes=80)
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
 
 
 def test_files_are_plain_safetensors_and_large_pieces_are_whole(tmp_path):
     tensors = {"large": torch.randn(17 * 2**18), "small": torch.arange(3, dtype=torch.int8)}
-    plan = plan_shards(tensors)
-    entries = write_shards(tmp_path, tensors, plan)
+    plan = plan_shards(whole_pieces(tensors))
+    entries = write_shards(tmp_path, plan).files
     (file,) = entries
     loaded = load_file(tmp_path / file)
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
@@ -122,8 +125,8 @@ def test_files_are_plain_safetensors_and_large_pieces_are_whole(tmp_path):
 
 
 def test_loaded_tensors_do_not_depend_on_the_file(tmp_path):
-    plan = plan_shards({"x": torch.arange(1000)})
-    write_shards(tmp_path, {"x": torch.arange(1000)}, plan)
+    plan = plan_shards(whole_pieces({"x": torch.arange(1000)}))
+    write_shards(tmp_path, plan)
     loaded = read_shards(tmp_path, plan.entries)["x"]
     file = tmp_path / next(iter(plan.shards))
     with file.open("r+b") as stream:
@@ -153,16 +156,17 @@ class Wrapped(torch.Tensor):
 )
 def test_tensors_that_the_format_cannot_hold_are_refused_by_name(name, tensor, reason):
     with pytest.raises(CheckpointError, match=reason):
-        plan_shards({"good": torch.zeros(1), name: tensor})
+        plan_shards([Piece("good", (1,), (0,), torch.zeros(1)), Piece(name, (2,), (0,), tensor)])
 
 
 def test_shards_that_do_not_fit_the_manifest_are_refused(tmp_path):
     tensors = {"x": torch.zeros(4), "y": torch.zeros(4)}
-    plan = plan_shards(tensors)
-    write_shards(tmp_path, tensors, plan)
+    plan = plan_shards(whole_pieces(tensors))
+    write_shards(tmp_path, plan)
     entry = plan.entries["x"]
-    file = tmp_path / entry.file
-    for change, reason in [({"shape": [2, 2]}, r"\[2, 2\]"), ({"dtype": "F16"}, "F16")]:
+    file = tmp_path / entry.pieces[0].file
+    square = [entry.pieces[0].model_copy(update={"start": [0, 0], "stop": [2, 2]})]
+    for change, reason in [({"shape": [2, 2], "pieces": square}, r"\[2, 2\]"), ({"dtype": "F16"}, "F16")]:
         with pytest.raises(DamagedCheckpoint, match=reason):
             read_shards(tmp_path, plan.entries | {"x": entry.model_copy(update=change)})
     with pytest.raises(DamagedCheckpoint, match=r"differ in \['x'\]"):
@@ -182,8 +186,8 @@ def test_shards_that_do_not_fit_the_manifest_are_refused(tmp_path):
 
 def test_every_tensor_starts_at_a_multiple_of_its_width(tmp_path):
     tensors = {"a": torch.zeros(3, dtype=torch.uint8), "b": torch.zeros(3), "c": torch.zeros(3, dtype=torch.float64)}
-    plan = plan_shards(tensors)
-    (file,) = write_shards(tmp_path, tensors, plan)
+    plan = plan_shards(whole_pieces(tensors))
+    (file,) = write_shards(tmp_path, plan).files
     content = (tmp_path / file).read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])

@@ -1,0 +1,78 @@
+"""Copies of live tensors in memory of the CPU, from which they are written while training goes on.
+
+All that a save in the background copies, and where, is in this module. The buffers are made once and used again; those
+for a GPU are page-locked, and the copies run on a stream of their own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from grpo.checkpoint.pieces import Piece
+from grpo.checkpoint.shards import ShardPlan, shard_bytes
+
+
+class StagingBuffers:
+    """A buffer for each file of a plan, laid out as the data of that file.
+
+    What a call of `stage` gave is overwritten by the next: the caller has written it by then.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+        self._stream: torch.cuda.Stream | None = None
+
+    @torch.no_grad()
+    def stage(self, plan: ShardPlan) -> Mapping[str, Tensor]:
+        """Of each file, its bytes [data] uint8 on the CPU; complete when it returns.
+
+        The first call also makes the buffers, which takes longer than the copies.
+        """
+        from_gpu = any(piece.data.is_cuda for pieces in plan.shards.values() for piece in pieces)
+        self._buffers = {file: self._buffer(file, shard_bytes(pieces), page_locked=from_gpu) for file, pieces in plan.shards.items()}
+        if not from_gpu:
+            self._copy(plan)
+            return dict(self._buffers)
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._copy(plan)
+        self._stream.synchronize()
+        return dict(self._buffers)
+
+    def _copy(self, plan: ShardPlan) -> None:
+        for file, pieces in plan.shards.items():
+            for piece, target in zip(pieces, _views(self._buffers[file], pieces), strict=True):
+                target.copy_(piece.data, non_blocking=True)
+
+    def _buffer(self, file: str, size: int, *, page_locked: bool) -> Tensor:
+        present = self._buffers.get(file)
+        if present is not None and present.numel() == size:
+            return present
+        made = torch.empty(size, dtype=torch.uint8)
+        if page_locked and size:
+            _page_lock(made)
+        return made
+
+
+def _views(buffer: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:
+    """Where each piece goes; every offset is a multiple of its width, since wide types come first."""
+    views, offset = [], 0
+    for piece in pieces:
+        end = offset + piece.data.nbytes
+        views.append(buffer[offset:end].view(piece.data.dtype).view(piece.data.shape))
+        offset = end
+    return views
+
+
+def _page_lock(buffer: Tensor) -> None:
+    """Register memory with CUDA. torch's pinned memory comes in powers of two, nearly twice of what is needed."""
+    runtime = torch.cuda.cudart()
+    address = buffer.data_ptr()
+    torch.cuda.check_error(runtime.cudaHostRegister(address, buffer.numel(), 0))
+    weakref.finalize(buffer, runtime.cudaHostUnregister, address)
