@@ -81,13 +81,8 @@ class Progress:
             int(values["step"]),
             deque(values["recent_rewards"], maxlen=window),
             values["accuracy"],
-            validation_pending(values),
+            bool(values.get("validation_pending", False)),
         )
-
-
-def validation_pending(values: Mapping[str, Any]) -> bool:
-    """Whether the run of these `Progress.values` was stopped before its last step's validation was through."""
-    return bool(values.get("validation_pending", False))
 
 
 @dataclass(frozen=True)

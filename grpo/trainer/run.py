@@ -21,7 +21,7 @@ from grpo.telemetry.report import write_report
 from grpo.telemetry.run_directory import Mode, RunDirectory
 from grpo.trainer.assemble import assembled, checkpoint_manager
 from grpo.trainer.held import HeldCheckpoints
-from grpo.trainer.loop import Outcome, Trainer, validation_pending
+from grpo.trainer.loop import Outcome, Trainer
 from grpo.trainer.prepare import Prepared, prepare
 from grpo.trainer.stopping import exit_code_of, longest_save_s
 from grpo.trainer.supported import device_of
@@ -69,8 +69,9 @@ def train(
         held = stack.enter_context(ExitStack())  # what is resumed stays open until it has been read
         found = _find_checkpoint(held, checkpoints, directory, fresh=fresh)
         start = 0 if found.opened is None else found.opened.step
-        _refuse_finished(found.opened, config.grpo.max_num_steps)
-        restarted = not fresh and start == 0 and config.checkpointing.enabled and _ended_early(directory)
+        ended_early = _ended_early(directory)
+        _refuse_finished(found.opened, config.grpo.max_num_steps, ended_early=ended_early)
+        restarted = not fresh and start == 0 and config.checkpointing.enabled and ended_early
         if fresh or restarted:
             lock.release()  # the folder goes with the run that is set aside
         with stop.held():
@@ -162,9 +163,10 @@ def _find_checkpoint(
     return LatestOpen(None, ())
 
 
-def _refuse_finished(found: OpenCheckpoint | None, wanted: int) -> None:
+def _refuse_finished(found: OpenCheckpoint | None, wanted: int, *, ended_early: bool) -> None:
     done = 0 if found is None else found.step
-    if done >= wanted and not (found is not None and validation_pending(found.values["trainer"])):
+    to_end = done == wanted and ended_early  # stopped or killed after its last save
+    if done >= wanted and not to_end:
         raise ConfigError(
             f"grpo.max_num_steps={wanted}: this run has {done} steps already; raise it to train on, or start again "
             "with --fresh, which keeps the finished run beside the new one"

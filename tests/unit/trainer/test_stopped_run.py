@@ -9,15 +9,15 @@ import pytest
 from grpo.checkpoint import files
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.checkpoint.signals import Interrupted, StopRequest
-from grpo.errors import EXIT_REQUEUE, CheckpointError
+from grpo.errors import EXIT_REQUEUE, CheckpointError, ConfigError
 from grpo.rollout.on_demand import OnDemandSource
 from grpo.telemetry.reader import read_run
 from grpo.trainer import loop, stopping
 from grpo.trainer.evaluation import Evaluator
 from grpo.trainer.held import HeldCheckpoints
 from grpo.trainer.run import train
+from tests.support.quick_run import quick, run_quick, without_reports
 from tests.support.run_contents import assert_same_run, metrics_of
-from tests.support.small_run import run_small, small
 
 STEPS = 4
 OPTIONS = (f"grpo.max_num_steps={STEPS}", "grpo.val_period=2", "checkpointing.keep_latest=9")
@@ -26,7 +26,7 @@ OPTIONS = (f"grpo.max_num_steps={STEPS}", "grpo.val_period=2", "checkpointing.ke
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs") / "whole"
-    run_small(directory, *OPTIONS)
+    run_quick(directory, *OPTIONS)
     return directory
 
 
@@ -54,12 +54,12 @@ class Calls:
 
 def stop_and_go_on(directory, whole, monkeypatch, *overrides):
     """The outcome of the run that is stopped; the one that goes on must be the uninterrupted one."""
-    outcome = run_small(directory, *OPTIONS, *overrides).outcome
+    outcome = run_quick(directory, *OPTIONS, *overrides).outcome
     manifest = read_run(directory).manifest
     assert (outcome.reason, manifest.state, manifest.reason) == ("stopped", "stopped", outcome.stopped_by)
     assert manifest.exit_code == EXIT_REQUEUE
     monkeypatch.undo()
-    assert run_small(directory, *OPTIONS, *overrides).outcome.reason == "steps"
+    assert run_quick(directory, *OPTIONS, *overrides).outcome.reason == "steps"
     assert_same_run(directory, whole, STEPS)
     return outcome
 
@@ -110,7 +110,7 @@ def test_in_a_save_it_stops_with_that_save_however_often_it_is_asked(whole, tmp_
 
 def test_after_the_last_step_there_is_nothing_to_stop(tmp_path, monkeypatch):
     Calls(monkeypatch, OnDemandSource, "_draw", STEPS, send)
-    outcome = run_small(tmp_path / "run", *OPTIONS).outcome
+    outcome = run_quick(tmp_path / "run", *OPTIONS).outcome
     assert (outcome.reason, outcome.stopped_by, outcome.steps) == ("steps", None, STEPS)
     assert read_run(tmp_path / "run").manifest.exit_code == 0
 
@@ -130,7 +130,7 @@ def test_the_time_limit_saves_and_asks_to_be_started_again(whole, tmp_path, monk
 
 def test_a_time_limit_that_is_over_before_the_first_step_is_an_error(tmp_path):
     with pytest.raises(CheckpointError, match="too little for one step"):
-        run_small(tmp_path / "run", *OPTIONS, "checkpointing.checkpoint_must_save_by=00:00:00:00")
+        run_quick(tmp_path / "run", *OPTIONS, "checkpointing.checkpoint_must_save_by=00:00:00:00")
     assert read_run(tmp_path / "run").manifest.exit_code == 2
 
 
@@ -140,10 +140,10 @@ def test_a_kill_between_a_save_and_the_line_of_its_metrics_loses_no_line(whole, 
 
     Calls(monkeypatch, loop.Trainer, "_save", 1, die, after=True)
     with pytest.raises(KeyboardInterrupt):
-        run_small(tmp_path / "run", *OPTIONS)
+        run_quick(tmp_path / "run", *OPTIONS)
     assert len(metrics_of(tmp_path / "run")) == 2  # step 0 and 1
     monkeypatch.undo()
-    run_small(tmp_path / "run", *OPTIONS)
+    run_quick(tmp_path / "run", *OPTIONS)
     assert_same_run(tmp_path / "run", whole, STEPS)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert all(line["timing/total"] > 0 for line in lines)
@@ -158,8 +158,8 @@ def test_before_the_first_step_the_manifest_says_what_the_exit_code_says(tmp_pat
 
     owner = {"assembled": module, "write_event": RunDirectory, "defer": StopRequest}[name]
     Calls(monkeypatch, owner, name, 1, lambda: send(number))
-    with StopRequest(at_once=True) as stop, pytest.raises(Interrupted, match=number.name):
-        train(small(tmp_path / "run", *OPTIONS), fresh=False, quiet=True, command=[], stop=stop)
+    with without_reports(), StopRequest(at_once=True) as stop, pytest.raises(Interrupted, match=number.name):
+        train(quick(tmp_path / "run", *OPTIONS), fresh=False, quiet=True, command=[], stop=stop)
     manifest = read_run(tmp_path / "run").manifest
     code = 130 if number == signal.SIGINT else EXIT_REQUEUE
     assert (manifest.state, manifest.reason, manifest.exit_code) == ("stopped", number.name, code)
@@ -177,7 +177,7 @@ def test_two_runs_do_not_share_a_folder_of_checkpoints(tmp_path):
     with HeldCheckpoints(shared) as held:
         held.take()
         with pytest.raises(CheckpointError, match=rf"process {os.getpid()} on .*checkpointing.checkpoint_dir"):
-            run_small(tmp_path / "run", *OPTIONS, f"checkpointing.checkpoint_dir={tmp_path}/shared")
+            run_quick(tmp_path / "run", *OPTIONS, f"checkpointing.checkpoint_dir={tmp_path}/shared")
     assert not (tmp_path / "run").exists()
 
 
@@ -187,13 +187,29 @@ def test_a_run_that_lost_its_folder_saves_nothing_more(tmp_path, monkeypatch):
 
     monkeypatch.setattr(HeldCheckpoints, "check", lost)
     with pytest.raises(CheckpointError, match="another run has it"):
-        run_small(tmp_path / "run", *OPTIONS)
+        run_quick(tmp_path / "run", *OPTIONS)
     assert manager(tmp_path / "run" / "checkpoints").list() == []
 
 
 def test_an_old_run_set_aside_takes_its_checkpoints_and_their_lock_with_it(whole, tmp_path):
     directory = tmp_path / "run"
-    run_small(directory, *OPTIONS, "grpo.max_num_steps=2")
-    run_small(directory, *OPTIONS, fresh=True)
+    run_quick(directory, *OPTIONS, "grpo.max_num_steps=2")
+    run_quick(directory, *OPTIONS, fresh=True)
     assert_same_run(directory, whole, STEPS)
     assert [info.step for info in manager(tmp_path / "run.1" / "checkpoints").list()] == [2]
+
+
+def test_a_kill_between_the_last_save_and_the_end_leaves_nothing_to_be_done_by_hand(whole, tmp_path, monkeypatch):
+    def die():
+        raise KeyboardInterrupt
+
+    directory = tmp_path / "run"
+    Calls(monkeypatch, loop.Trainer, "_save", 2, die, after=True)
+    with pytest.raises(KeyboardInterrupt):
+        run_quick(directory, *OPTIONS)
+    monkeypatch.undo()
+    outcome = run_quick(directory, *OPTIONS).outcome
+    assert (outcome.reason, outcome.steps, outcome.saved) == ("steps", STEPS, True)
+    assert_same_run(directory, whole, STEPS)
+    with pytest.raises(ConfigError, match="has 4 steps already"):
+        run_quick(directory, *OPTIONS)

@@ -1,0 +1,238 @@
+"""Kills whole runs with SIGKILL, at chosen changes of the disk or at random times, and has them go on.
+
+A process of its own (`python -m tests.support.kill_harness FOLDER`): it imports everything, starts no thread, and forks
+each run from there, so that a run costs a fraction of a second. The plan comes as JSON on the standard input, one line
+of JSON for each case goes to the standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+STEPS = 5
+OPTIONS = (
+    f"grpo.max_num_steps={STEPS}", "grpo.val_period=2", "checkpointing.save_period=1", "checkpointing.keep_latest=1",
+    "checkpointing.keep_top_k=1",
+)  # fmt: skip
+CHANGES = ("open", "write", "fsync", "mkdir", "rename", "replace", "unlink", "rmdir", "ftruncate")
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """`kills`: what ends each run before the one that goes on to the end; an index of a change, or a share of time."""
+
+    name: str
+    kills: tuple[int | float, ...]
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass
+class Result:
+    name: str
+    died: list[str] = field(default_factory=list)  # where each run was when it was killed; "ended" if it was not
+    problem: str | None = None  # why the run that went on is not the uninterrupted one
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The uninterrupted run: its folder, the changes that it made to the disk, in order, and how long it took."""
+
+    directory: Path
+    changes: list[str]
+    seconds: float
+
+
+class Changes:
+    """Counts this process's changes to a folder and, where told, kills it in the middle of one."""
+
+    def __init__(self, folder: Path, log: int, kill_at: int | None) -> None:
+        self._prefix = str(folder)
+        self._log, self._kill_at = log, kill_at
+        self.count = 0
+        for name in CHANGES:
+            setattr(os, name, self._wrap(name, getattr(os, name)))
+
+    def _wrap(self, name: str, real: Callable[..., Any], write: Callable[..., Any] = os.write) -> Callable[..., Any]:
+        def change(target: Any, *rest: Any, **keywords: Any) -> Any:
+            reads = name == "open" and not rest[0] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)
+            path = None if reads else _path_of(target)
+            if path is None or not path.startswith(self._prefix):
+                return real(target, *rest, **keywords)
+            where, self.count = self.count, self.count + 1
+            write(self._log, f"{name} {path.removeprefix(self._prefix).lstrip('/')}\n".encode())
+            if where == self._kill_at:
+                if name == "write":
+                    real(target, rest[0][: len(rest[0]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return None if name == "fsync" else real(target, *rest, **keywords)  # the page cache outlives the process
+
+        return change
+
+
+def _path_of(target: Any) -> str | None:
+    if not isinstance(target, int):
+        return os.path.abspath(os.fspath(target))  # noqa: PTH100 (as the program has it, links not followed)
+    try:
+        return os.readlink(f"/proc/self/fd/{target}")  # noqa: PTH115
+    except OSError:
+        return None
+
+
+def run_cases(folder: Path, cases: list[Case], *, timeout_s: float) -> list[Result]:
+    """Run the harness in a process of its own."""
+    plan = json.dumps([asdict(case) for case in cases])
+    process = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.support.kill_harness", str(folder)], input=plan, text=True,
+        capture_output=True, timeout=timeout_s, check=False, cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    return [Result(**json.loads(line)) for line in process.stdout.splitlines()]
+
+
+def spread(count: int, of: int) -> list[int]:
+    """`count` numbers below `of`, evenly."""
+    return sorted({round(index * (of - 1) / max(count - 1, 1)) for index in range(min(count, of))})
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    import torch
+
+    torch.set_num_threads(1)
+    import tests.support.quick_run
+    import tests.support.run_contents  # noqa: F401
+
+    references: dict[tuple[str, ...], Reference] = {}
+    for number, line in enumerate(json.load(sys.stdin)):
+        case = Case(line["name"], tuple(line["kills"]), tuple(line["overrides"]))
+        if case.overrides not in references:
+            references[case.overrides] = _reference(folder / f"whole-{len(references)}", case.overrides)
+        result = _run(folder / str(number), case, references[case.overrides])
+        print(json.dumps(asdict(result)), flush=True)  # noqa: T201
+
+
+def _reference(directory: Path, overrides: tuple[str, ...]) -> Reference:
+    started = time.monotonic()
+    status, log = _forked(directory, lambda: _train(directory, overrides), None, None)
+    assert status == 0, log
+    return Reference(directory, log, time.monotonic() - started)
+
+
+def _run(directory: Path, case: Case, reference: Reference) -> Result:
+    result = Result(case.name)
+    for kill in case.kills:
+        # A share counts over all changes, or over the time, of the uninterrupted run.
+        at = kill if isinstance(kill, int) else None
+        after = kill * reference.seconds if isinstance(kill, float) else None
+        status, log = _forked(directory, lambda: _train(directory, case.overrides), at, after)
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        if not killed and status != 0:
+            result.problem = "\n".join(log)
+            return result
+        result.died.append((log[-1] if log else "before the first change") if killed else "ended")
+    status, log = _forked(directory, lambda: _go_on(directory, case.overrides, reference), None, None)
+    if status != 0:
+        result.problem = "\n".join(log[-40:])
+    return result
+
+
+def _forked(
+    directory: Path, task: Callable[[], None], kill_at: int | None, kill_after: float | None
+) -> tuple[int, list[str]]:
+    """The status of a child that does the task, and the changes that it made; what it printed if it failed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setpgid(0, 0)
+        os.close(reading)
+        os._exit(_child(directory, task, writing, kill_at))
+    os.close(writing)
+    ends = time.monotonic() + (DEADLINE_S if kill_after is None else kill_after)
+    text = _read_until(reading, ends)
+    if time.monotonic() >= ends:
+        os.kill(child, signal.SIGKILL)
+        text += _read_until(reading, time.monotonic() + DEADLINE_S)
+    os.close(reading)
+    _, status = os.waitpid(child, 0)
+    return status, text.decode(errors="replace").splitlines()
+
+
+def _child(directory: Path, task: Callable[[], None], log: int, kill_at: int | None) -> int:
+    try:
+        Changes(directory, log, kill_at)
+        task()
+    except BaseException:  # noqa: BLE001 (told to the parent)
+        os.write(log, traceback.format_exc().encode())
+        return 1
+    return 0
+
+
+def _read_until(descriptor: int, ends: float) -> bytes:
+    import select
+
+    found = b""
+    while (left := ends - time.monotonic()) > 0:
+        ready, _, _ = select.select([descriptor], [], [], left)
+        if ready:
+            piece = os.read(descriptor, 65536)
+            if not piece:
+                break
+            found += piece
+    return found
+
+
+def _train(directory: Path, overrides: tuple[str, ...]) -> None:
+    from tests.support.quick_run import run_quick
+
+    run_quick(directory, *OPTIONS, *overrides)
+
+
+def _go_on(directory: Path, overrides: tuple[str, ...], reference: Reference) -> None:
+    from grpo.telemetry.reader import read_run
+    from tests.support.run_contents import assert_same_run
+
+    _check_nothing_is_lost(directory)
+    completed = (directory / "manifest.json").is_file() and read_run(directory).manifest.state == "completed"
+    if not completed:
+        _train(directory, overrides)
+    assert read_run(directory).manifest.state == "completed"
+    assert_same_run(directory, reference.directory, STEPS)
+    left = sorted(entry.name for entry in (directory / "checkpoints").iterdir())
+    assert left == sorted(entry.name for entry in (reference.directory / "checkpoints").iterdir()), left
+
+
+def _check_nothing_is_lost(directory: Path) -> None:
+    """The newest checkpoint is whole, and not older than what the run said that it had saved."""
+    from grpo.checkpoint.reading import list_checkpoints, open_checkpoint
+    from grpo.telemetry.journal import read_journal
+
+    said = [event["step"] for event in read_journal(directory / "events.jsonl") if event["kind"] == "checkpoint"]
+    infos = list_checkpoints(directory / "checkpoints")
+    assert all(info.problem is None for info in infos), infos
+    if said:
+        with open_checkpoint(infos[-1].path, None) as opened:
+            assert opened.step >= said[-1], (opened.step, said)
+
+
+def random_times(count: int, seed: int) -> list[float]:
+    """Shares of a run's time."""
+    chance = random.Random(seed)
+    return [chance.random() for _ in range(count)]
+
+
+if __name__ == "__main__":
+    main()
