@@ -3,6 +3,9 @@
 A process of its own (`python -m tests.support.kill_harness FOLDER`): it imports everything, starts no thread, and forks
 each run from there, so that a run costs a fraction of a second. The plan comes as JSON on the standard input, one line
 of JSON for each case goes to the standard output.
+
+An instant is a change to the disk, which a write is killed in the middle of and any other is killed before, or a share
+of the time that an uninterrupted run takes. Writes to one file that follow each other count as one change.
 """
 
 from __future__ import annotations
@@ -10,15 +13,17 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import select
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 REPOSITORY = Path(__file__).parents[2]
 STEPS = 5
@@ -26,22 +31,29 @@ OPTIONS = (
     f"grpo.max_num_steps={STEPS}", "grpo.val_period=2", "checkpointing.save_period=1", "checkpointing.keep_latest=1",
     "checkpointing.keep_top_k=1",
 )  # fmt: skip
-CHANGES = ("open", "write", "fsync", "mkdir", "rename", "replace", "unlink", "rmdir", "ftruncate")
+CHANGES = ("open", "write", "pwrite", "fsync", "mkdir", "rename", "replace", "unlink", "rmdir", "ftruncate")
 DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Case:
-    """`kills`: what ends each run before the one that goes on to the end; an index of a change, or a share of time."""
+class Plan:
+    """Runs with `overrides`, each of them killed at one instant and then going on, unless it is killed once more.
 
-    name: str
-    kills: tuple[int | float, ...]
+    changes: "each" change, or "kinds": of each kind of change one.
+    times: how many random times.
+    twice: how many are killed at a random change, and again while they go on.
+    """
+
     overrides: tuple[str, ...] = ()
+    changes: Literal["none", "kinds", "each"] = "none"
+    times: int = 0
+    twice: int = 0
+    seed: int = 0
 
 
 @dataclass
 class Result:
-    name: str
+    kills: list[int | float]
     died: list[str] = field(default_factory=list)  # where each run was when it was killed; "ended" if it was not
     problem: str | None = None  # why the run that went on is not the uninterrupted one
 
@@ -53,6 +65,23 @@ class Reference:
     directory: Path
     changes: list[str]
     seconds: float
+
+    @property
+    def instants(self) -> list[int]:
+        """Indices of changes; of writes to a file that follow each other the first and the middle one."""
+        found, start = [], 0
+        for end in range(1, len(self.changes) + 1):
+            if end == len(self.changes) or self.changes[end] != self.changes[start]:
+                found += sorted({start, (start + end) // 2})
+                start = end
+        return found
+
+    def kinds(self, chance: random.Random) -> list[int]:
+        """One of each kind of change: the same operation on the same file of whichever step."""
+        by_kind: dict[str, list[int]] = {}
+        for index in self.instants:
+            by_kind.setdefault(re.sub("[0-9]+", "N", self.changes[index]), []).append(index)
+        return sorted(chance.choice(indices) for indices in by_kind.values())
 
 
 class Changes:
@@ -74,7 +103,7 @@ class Changes:
             where, self.count = self.count, self.count + 1
             write(self._log, f"{name} {path.removeprefix(self._prefix).lstrip('/')}\n".encode())
             if where == self._kill_at:
-                if name == "write":
+                if name in ("write", "pwrite"):
                     real(target, rest[0][: len(rest[0]) // 2])
                 os.kill(os.getpid(), signal.SIGKILL)
             return None if name == "fsync" else real(target, *rest, **keywords)  # the page cache outlives the process
@@ -91,21 +120,15 @@ def _path_of(target: Any) -> str | None:
         return None
 
 
-def run_cases(folder: Path, cases: list[Case], *, timeout_s: float) -> list[Result]:
+def run_plans(folder: Path, plans: list[Plan], *, timeout_s: float) -> list[Result]:
     """Run the harness in a process of its own."""
-    plan = json.dumps([asdict(case) for case in cases])
     process = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.support.kill_harness", str(folder)], input=plan, text=True,
-        capture_output=True, timeout=timeout_s, check=False, cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-W", "ignore", "-m", "tests.support.kill_harness", str(folder)],
+        input=json.dumps([asdict(plan) for plan in plans]), text=True, capture_output=True, timeout=timeout_s,
+        check=False, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     return [Result(**json.loads(line)) for line in process.stdout.splitlines()]
-
-
-def spread(count: int, of: int) -> list[int]:
-    """`count` numbers below `of`, evenly."""
-    return sorted({round(index * (of - 1) / max(count - 1, 1)) for index in range(min(count, of))})
 
 
 def main() -> None:
@@ -116,13 +139,21 @@ def main() -> None:
     import tests.support.quick_run
     import tests.support.run_contents  # noqa: F401
 
-    references: dict[tuple[str, ...], Reference] = {}
     for number, line in enumerate(json.load(sys.stdin)):
-        case = Case(line["name"], tuple(line["kills"]), tuple(line["overrides"]))
-        if case.overrides not in references:
-            references[case.overrides] = _reference(folder / f"whole-{len(references)}", case.overrides)
-        result = _run(folder / str(number), case, references[case.overrides])
-        print(json.dumps(asdict(result)), flush=True)  # noqa: T201
+        plan = Plan(**{**line, "overrides": tuple(line["overrides"])})
+        reference = _reference(folder / f"{number}-whole", plan.overrides)
+        for count, kills in enumerate(_cases(plan, reference)):
+            result = _run(folder / f"{number}-{count}", kills, plan.overrides, reference)
+            print(json.dumps(asdict(result)), flush=True)  # noqa: T201
+
+
+def _cases(plan: Plan, reference: Reference) -> Iterator[list[int | float]]:
+    chance = random.Random(plan.seed)
+    if plan.changes != "none":
+        yield from ([index] for index in (reference.instants if plan.changes == "each" else reference.kinds(chance)))
+    yield from ([chance.random()] for _ in range(plan.times))
+    for _ in range(plan.twice):
+        yield [chance.choice(reference.instants), chance.randrange(len(reference.changes) // 2)]
 
 
 def _reference(directory: Path, overrides: tuple[str, ...]) -> Reference:
@@ -132,19 +163,20 @@ def _reference(directory: Path, overrides: tuple[str, ...]) -> Reference:
     return Reference(directory, log, time.monotonic() - started)
 
 
-def _run(directory: Path, case: Case, reference: Reference) -> Result:
-    result = Result(case.name)
-    for kill in case.kills:
-        # A share counts over all changes, or over the time, of the uninterrupted run.
+def _run(directory: Path, kills: list[int | float], overrides: tuple[str, ...], reference: Reference) -> Result:
+    result = Result(kills)
+    for kill in kills:
         at = kill if isinstance(kill, int) else None
         after = kill * reference.seconds if isinstance(kill, float) else None
-        status, log = _forked(directory, lambda: _train(directory, case.overrides), at, after)
+        status, log = _forked(directory, lambda: _train(directory, overrides), at, after)
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         if not killed and status != 0:
-            result.problem = "\n".join(log)
+            result.problem = "\n".join(log[-40:])
             return result
         result.died.append((log[-1] if log else "before the first change") if killed else "ended")
-    status, log = _forked(directory, lambda: _go_on(directory, case.overrides, reference), None, None)
+        if not killed:
+            break
+    status, log = _forked(directory, lambda: _go_on(directory, overrides, reference), None, None)
     if status != 0:
         result.problem = "\n".join(log[-40:])
     return result
@@ -182,8 +214,6 @@ def _child(directory: Path, task: Callable[[], None], log: int, kill_at: int | N
 
 
 def _read_until(descriptor: int, ends: float) -> bytes:
-    import select
-
     found = b""
     while (left := ends - time.monotonic()) > 0:
         ready, _, _ = select.select([descriptor], [], [], left)
@@ -226,12 +256,6 @@ def _check_nothing_is_lost(directory: Path) -> None:
     if said:
         with open_checkpoint(infos[-1].path, None) as opened:
             assert opened.step >= said[-1], (opened.step, said)
-
-
-def random_times(count: int, seed: int) -> list[float]:
-    """Shares of a run's time."""
-    chance = random.Random(seed)
-    return [chance.random() for _ in range(count)]
 
 
 if __name__ == "__main__":
