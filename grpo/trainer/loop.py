@@ -151,7 +151,8 @@ class Trainer:
         with_optimizer = self._config.checkpointing.load_optimizer
         values = checkpoint.values
         untaken = self._parts.ranks.load(checkpoint, optimizer=with_optimizer)
-        self._parts.source.load_state(reunite(values["source"], checkpoint.tensors))
+        source = reunite(values["source"], checkpoint.tensors)
+        self._parts.source.load_state(source["tensors"], source["values"])
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
         untaken += restore_rng(checkpoint.tensors, values["rng"])
         self._saved_step = self.step
@@ -192,7 +193,8 @@ class Trainer:
 
     def _timed_step(self) -> EndReason | None:
         """One step and its metrics; one that is given up leaves the run as it was before it."""
-        source, rng = self._parts.source.state(), capture_rng()
+        self._parts.source.begin()
+        rng = capture_rng()
         try:
             with self._parts.timer.step() as times:
                 self._publish()
@@ -200,7 +202,7 @@ class Trainer:
                 if done is None:
                     self._close_without_step()
         except Abandoned:
-            self._parts.source.load_state(source)
+            self._parts.source.go_back()
             restore_rng(*rng)
             return "stopped"
         if done is None:
@@ -317,7 +319,9 @@ class Trainer:
             with timer.part("waiting"):
                 self._tell(saver.wait())
             with timer.part("staging"):
-                saver.stage({"source": self._parts.source.state(), "trainer": self._progress.values()})
+                tensors, values = self._parts.source.state()
+                source = {"tensors": tensors, "values": values}
+                saver.stage({"source": source, "trainer": self._progress.values()})
             with timer.part("writing"):
                 self._tell(saver.write(step, metrics))
         self._saved_step = step
