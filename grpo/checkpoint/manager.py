@@ -275,8 +275,10 @@ class CheckpointManager:
 
     def _tidy(self) -> None:
         for folder in step_folders(self.directory):
-            if folder.suffix in (TMP, TRASH) and is_leftover(folder.path):
+            if folder.suffix == TMP and is_leftover(folder.path):
                 self._delete(folder.path)
+            elif folder.suffix == TRASH and is_leftover(folder.path):
+                self._delete_unless_read(folder.path)
             elif folder.suffix == REPLACED and looks_like_checkpoint(folder.path):
                 if step_folder(self.directory, folder.step).exists():
                     self._remove_unless_read(folder.path, folder.step)
@@ -324,6 +326,8 @@ class CheckpointManager:
     def _commit(self, step: int) -> None:
         final, replaced = step_folder(self.directory, step), step_folder(self.directory, step, REPLACED)
         if final.exists():
+            if replaced.exists():  # somebody still reads what this step was before
+                files.rename(replaced, step_folder(self.directory, step, TRASH))
             # Until the next rename the old one is found under this name.
             files.rename(final, replaced)
         files.rename(step_folder(self.directory, step, TMP), final)
@@ -351,6 +355,14 @@ class CheckpointManager:
             if descriptor is not None:
                 self._trash(path, trash)
         return descriptor is not None
+
+    def _delete_unless_read(self, trash: Path) -> None:
+        if not (trash / MANIFEST).is_file():
+            self._delete(trash)
+            return
+        with files.locked(trash / MANIFEST, exclusive=True) as descriptor:
+            if descriptor is not None:
+                self._delete(trash)
 
     def _trash(self, path: Path, trash: Path) -> None:
         # Renamed first: a kill in the middle must not leave half of it under a checkpoint's name.

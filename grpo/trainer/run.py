@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo.checkpoint.layout import step_folder
 from grpo.checkpoint.manager import CheckpointManager, LatestOpen
 from grpo.checkpoint.reading import OpenCheckpoint
 from grpo.checkpoint.signals import StopRequest
@@ -15,6 +16,7 @@ from grpo.config import Config, ResolvedConfig
 from grpo.errors import CheckpointError, ConfigError
 from grpo.rewards.scoring import Rewards
 from grpo.telemetry.console import RunConsole
+from grpo.telemetry.journal import read_journal
 from grpo.telemetry.loggers import MetricLogger, build_loggers, close_all
 from grpo.telemetry.reader import read_manifest
 from grpo.telemetry.report import write_report
@@ -92,9 +94,7 @@ def train(
         trainer = Trainer(parts, config)
         if restarted:
             console.message("the earlier run here ended before its first checkpoint: kept beside it, begun anew")
-        for refused in found.refused:
-            run.write_event("checkpoint_refused", path=str(refused.path), reason=refused.reason)
-            console.message(f"checkpoint refused: {refused.reason}")
+        _tell_what_was_found(run, console, found, None if fresh else _missing_save(found, directory))
         if found.opened is not None:
             trainer.load(found.opened)
             console.message(f"resuming after step {start} from {found.opened.path}")
@@ -153,6 +153,7 @@ def _find_checkpoint(
     if checkpoints is None:
         return LatestOpen(None, ())
     if not fresh:
+        _look_up_last_save(checkpoints, directory)
         return held.enter_context(checkpoints.open_latest())
     outside = directory not in checkpoints.directory.absolute().parents
     if outside and checkpoints.list():
@@ -161,6 +162,40 @@ def _find_checkpoint(
             "sets aside the run directory alone: name another folder, or resume by leaving out --fresh"
         )
     return LatestOpen(None, ())
+
+
+def _last_save(directory: Path) -> int | None:
+    """The step of the last save that a run tells of."""
+    events = read_journal(directory / "events.jsonl")
+    return next((int(event["step"]) for event in reversed(events) if event["kind"] == "checkpoint"), None)
+
+
+def _look_up_last_save(checkpoints: CheckpointManager, directory: Path) -> None:
+    """Ask for the last save by its name: a network file system may list a folder as it was half a minute ago."""
+    step = _last_save(directory)
+    if step is not None:
+        with suppress(OSError):
+            step_folder(checkpoints.directory, step).stat()
+
+
+def _missing_save(found: LatestOpen, directory: Path) -> str | None:
+    """What to say if the last save that the run tells of is neither resumed nor refused."""
+    step = _last_save(directory)
+    there = {refused.path.name for refused in found.refused}
+    if found.opened is not None:
+        there.add(found.opened.path.name)
+    if step is None or f"step_{step}" in there:
+        return None
+    return f"the checkpoint of step {step}, which this run saved last, is not there any more"
+
+
+def _tell_what_was_found(run: RunDirectory, console: RunConsole, found: LatestOpen, missing: str | None) -> None:
+    if missing is not None:
+        run.write_event("warning", message=missing)
+        console.message(missing)
+    for refused in found.refused:
+        run.write_event("checkpoint_refused", path=str(refused.path), reason=refused.reason)
+        console.message(f"checkpoint refused: {refused.reason}")
 
 
 def _refuse_finished(found: OpenCheckpoint | None, wanted: int, *, ended_early: bool) -> None:

@@ -213,3 +213,34 @@ def test_a_kill_between_the_last_save_and_the_end_leaves_nothing_to_be_done_by_h
     assert_same_run(directory, whole, STEPS)
     with pytest.raises(ConfigError, match="has 4 steps already"):
         run_quick(directory, *OPTIONS)
+
+
+def test_a_save_that_is_gone_is_said(tmp_path):
+    import shutil
+
+    run_quick(tmp_path / "run", *OPTIONS, "grpo.max_num_steps=3", "checkpointing.save_period=1")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step_3")
+    run_quick(tmp_path / "run", *OPTIONS)
+    warnings = [event["message"] for event in read_run(tmp_path / "run").events if event["kind"] == "warning"]
+    assert warnings == ["the checkpoint of step 3, which this run saved last, is not there any more"]
+
+
+def test_a_clock_that_jumps_changes_nothing(whole, tmp_path, monkeypatch):
+    import random
+    import time
+
+    chance = random.Random(1)
+    monkeypatch.setattr(time, "time", lambda: 1e9 + chance.uniform(-5e8, 5e8))
+    options = (*OPTIONS, "checkpointing.checkpoint_must_save_by=00:01:00:00")
+    assert run_quick(tmp_path / "run", *options, "grpo.max_num_steps=2").outcome.reason == "steps"
+    assert run_quick(tmp_path / "run", *options).outcome.reason == "steps"
+    assert_same_run(tmp_path / "run", whole, STEPS)
+
+
+def test_a_foreign_folder_with_the_name_of_a_checkpoint_is_left_alone(tmp_path):
+    mine = tmp_path / "checkpoints" / "step_2"
+    mine.mkdir(parents=True)
+    (mine / "mine").touch()
+    with pytest.raises(CheckpointError, match=r"step_2 exists and is not a checkpoint; it is left alone"):
+        run_quick(tmp_path / "run", *OPTIONS, f"checkpointing.checkpoint_dir={tmp_path}/checkpoints")
+    assert (mine / "mine").exists()
