@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -101,17 +100,3 @@ def flat_boxes(start: int, stop: int, width: int) -> Iterator[tuple[int, int, tu
         columns = (column, column + end - start) if column or not rows else (0, width)
         yield start, end, (row, max(row + 1, row + (end - start) // width)), columns
         start = end
-
-
-def joined(pieces: Sequence[Piece]) -> dict[str, Tensor]:
-    """The whole tensors of all ranks' pieces, as copies on the CPU. For states that fit one process."""
-    found: dict[str, Tensor] = {}
-    for name, group in itertools.groupby(sorted(pieces, key=lambda piece: piece.name), lambda piece: piece.name):
-        parts = list(group)
-        problem = untiled(parts[0].shape, [(part.start, part.stop) for part in parts])
-        assert problem is None, f"{name}: {problem}"
-        whole = torch.empty(parts[0].shape, dtype=parts[0].data.dtype)
-        for part in parts:
-            whole[tuple(map(slice, part.start, part.stop))] = part.data.detach().cpu()
-        found[name] = whole
-    return found

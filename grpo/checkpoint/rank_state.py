@@ -98,7 +98,9 @@ class RankState:
     def load(self, checkpoint: OpenCheckpoint, *, optimizer: bool) -> list[str]:
         """As `RankStates.load`. Raises CheckpointError if the checkpoint is of another model."""
         tensors = {
-            name.removeprefix(PREFIX): checkpoint.tensors[name] for name in checkpoint.tensors if name.startswith(PREFIX)
+            name.removeprefix(PREFIX): checkpoint.tensors[name]
+            for name in checkpoint.tensors
+            if name.startswith(PREFIX)
         }
         try:
             values = checkpoint.values["policy"]

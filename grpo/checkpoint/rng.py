@@ -17,7 +17,9 @@ _TORCH, _CUDA, _PYTHON, _NUMPY = "torch", "torch_cuda", "python", "numpy"
 
 
 def capture_rng(prefix: str = PREFIX) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors, by names that begin with `prefix`, and values of torch (CPU, and the current CUDA device once CUDA is in use), `random` and numpy.
+    """Tensors and values of torch (CPU, and the current CUDA device once CUDA is in use), `random` and numpy.
+
+    The tensors' names begin with `prefix`.
 
     Raises CheckpointError if numpy's global generator was exchanged for one that is no Mersenne Twister.
     """
@@ -42,10 +44,10 @@ def capture_rng(prefix: str = PREFIX) -> tuple[dict[str, Tensor], dict[str, Any]
 
 
 def restore_rng(tensors: Mapping[str, Any], values: Mapping[str, Any], prefix: str = PREFIX) -> list[str]:
-    """Take back what `capture_rng` gave, from tensors or stored ones; others are ignored. Returns names that this machine cannot take.
+    """Take back what `capture_rng` gave, from tensors or stored ones; others are ignored.
 
-    That is the CUDA generator where there is no CUDA. Raises CheckpointError naming a state
-    that is missing or malformed.
+    Returns names that this machine cannot take: the CUDA generator where there is no CUDA. Raises CheckpointError
+    naming a state that is missing or malformed.
     """
     names = (prefix + name for name in (_TORCH, _CUDA, _PYTHON, _NUMPY))
     given: dict[str, Tensor] = {name.removeprefix(prefix): tensors[name][...] for name in names if name in tensors}

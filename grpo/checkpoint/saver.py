@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -17,7 +18,7 @@ from grpo.checkpoint.pieces import whole_pieces
 from grpo.checkpoint.rank_state import RankStates, Staged
 from grpo.checkpoint.rng import capture_rng
 from grpo.checkpoint.shards import ShardPlan, plan_shards, write_shards
-from grpo.checkpoint.values import separate
+from grpo.checkpoint.values import encode_values
 from grpo.errors import CheckpointError
 
 
@@ -80,19 +81,19 @@ class Saver:
         self._content: _Content | None = None
         self._pending: Future[SaveReport] | None = None
 
-    def stage(self, values: Mapping[str, Any]) -> None:
-        """Take the state of now. `values` may hold tensors among str, int, float, bool, None, list and dict.
+    def stage(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Take the state of now: that of the ranks, of this process's random generators, and what is given.
 
         Not while a save is under way: `wait` comes first. Raises CheckpointError naming a value that cannot be saved.
         """
         assert self._pending is None, "wait comes first"
-        rest, tensors = separate(dict(values), "values")
         states, rng_values = capture_rng()
         if self.in_background:
             tensors = {name: each.detach().to("cpu", copy=True) for name, each in tensors.items()}
+            values = json.loads(encode_values(dict(values)))
         ranks = self._ranks.stage(copy=self.in_background)
         own = plan_shards(whole_pieces({**tensors, **states}))
-        self._content = _Content(ranks, own, {**ranks.values, **rest, "rng": rng_values})
+        self._content = _Content(ranks, own, {**ranks.values, **values, "rng": rng_values})
 
     def write(self, step: int, metrics: Mapping[str, float]) -> list[SaveReport]:
         """Write what was staged: its report, or none yet where it is written in the background.
@@ -117,7 +118,8 @@ class Saver:
 
     def wait(self) -> list[SaveReport]:
         """The report of the save under way, when it has ended. Raises what it raised, and CheckpointError if it does
-        not end in time."""
+        not end in time.
+        """
         if self._pending is None:
             return []
         try:

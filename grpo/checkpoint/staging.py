@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,12 +34,14 @@ class StagingBuffers:
         The first call also makes the buffers, which takes longer than the copies.
         """
         from_gpu = any(piece.data.is_cuda for pieces in plan.shards.values() for piece in pieces)
-        self._buffers = {file: self._buffer(file, shard_bytes(pieces), page_locked=from_gpu) for file, pieces in plan.shards.items()}
+        self._buffers = {
+            file: self._buffer(file, shard_bytes(pieces), page_locked=from_gpu) for file, pieces in plan.shards.items()
+        }
         if not from_gpu:
             self._copy(plan)
             return dict(self._buffers)
         if self._stream is None:
-            self._stream = torch.cuda.Stream()
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             self._copy(plan)
@@ -72,7 +75,7 @@ def _views(buffer: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:
 
 def _page_lock(buffer: Tensor) -> None:
     """Register memory with CUDA. torch's pinned memory comes in powers of two, nearly twice of what is needed."""
-    runtime = torch.cuda.cudart()
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     address = buffer.data_ptr()
     torch.cuda.check_error(runtime.cudaHostRegister(address, buffer.numel(), 0))
     weakref.finalize(buffer, runtime.cudaHostUnregister, address)

@@ -132,8 +132,8 @@ def read_all(stored: StoredTensors) -> dict[str, Tensor]:
 
 def _opened(path: Path, expected: Mapping[str, tuple[str, list[int]]]) -> Any:
     try:
-        file = safe_open(path, framework="pt", device="cpu")
-        keys = set(file.keys())  # type: ignore[no-untyped-call]
+        file: Any = safe_open(path, framework="pt", device="cpu")
+        keys = set(file.keys())
         if keys != set(expected):
             odd = sorted(keys ^ set(expected))
             raise DamagedCheckpoint(f"{path} does not hold the tensors of the manifest; they differ in {odd[:5]}")

@@ -7,12 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from grpo.checkpoint.errors import DamagedCheckpoint
 from grpo.errors import CheckpointError
-
-_TENSOR = "$tensor"
 
 
 def encode_values(values: Mapping[str, Any]) -> bytes:
@@ -32,40 +28,6 @@ def decode_values(path: Path) -> dict[str, Any]:
         raise DamagedCheckpoint(f"{path} cannot be read: {error}") from error
     if not isinstance(values, dict):
         raise DamagedCheckpoint(f"{path} holds a {type(values).__name__}, not an object")
-    return values
-
-
-def separate(values: Any, prefix: str) -> tuple[Any, dict[str, Tensor]]:
-    """Nested values in which some are tensors, as values without and tensors by name.
-
-    A tensor's name is `prefix` and its place; what stands there instead is read by `reunite`.
-    Raises CheckpointError if a dict has the key that marks such places.
-    """
-    tensors: dict[str, Tensor] = {}
-
-    def without(value: Any, place: str) -> Any:
-        if isinstance(value, Tensor):
-            tensors[place] = value
-            return {_TENSOR: place}
-        if isinstance(value, dict):
-            if _TENSOR in value:
-                raise CheckpointError(f"{place} has the key {_TENSOR!r}, which marks the places of tensors")
-            return {key: without(item, f"{place}/{key}") for key, item in value.items()}
-        if isinstance(value, list):
-            return [without(item, f"{place}/{index}") for index, item in enumerate(value)]
-        return value
-
-    return without(values, prefix), tensors
-
-
-def reunite(values: Any, tensors: Mapping[str, Any]) -> Any:
-    """Take back what `separate` gave, from tensors or stored ones."""
-    if isinstance(values, dict):
-        if _TENSOR in values:
-            return tensors[values[_TENSOR]][...]
-        return {key: reunite(item, tensors) for key, item in values.items()}
-    if isinstance(values, list):
-        return [reunite(item, tensors) for item in values]
     return values
 
 

@@ -7,6 +7,7 @@ EventKind = Literal[
     "resumed",  # by RunDirectory: step, discarded_metrics, discarded_samples, earlier_config
     "ended",  # by RunDirectory: state, reason, exit_code, step
     "checkpoint",  # step, path
+    "checkpoint_loaded",  # step, path, backend that saved it, optimizer, random_states_not_taken
     "checkpoint_refused",  # path, reason
     "validation",  # step
     "warning",  # message, step

@@ -43,6 +43,7 @@ def assembled(
     run: RunDirectory,
     rewards: Rewards,
     checkpoints: CheckpointManager | None,
+    *,
     observers: tuple[StepObserver, ...] = (),
     *,
     say: Callable[[str], None] = lambda _: None,

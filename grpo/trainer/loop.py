@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from torch import Tensor
+
 from grpo.checkpoint.rank_state import RankStates
 from grpo.checkpoint.reading import OpenCheckpoint
 from grpo.checkpoint.rng import capture_rng, restore_rng
 from grpo.checkpoint.saver import Saver, SaveReport
 from grpo.checkpoint.signals import Abandoned, StopRequest
-from grpo.checkpoint.values import reunite
+from grpo.checkpoint.stored import StoredTensors
 from grpo.config.schema import Config
 from grpo.errors import GrpoError
 from grpo.refit.local import LocalRefit
@@ -151,8 +153,7 @@ class Trainer:
         with_optimizer = self._config.checkpointing.load_optimizer
         values = checkpoint.values
         untaken = self._parts.ranks.load(checkpoint, optimizer=with_optimizer)
-        source = reunite(values["source"], checkpoint.tensors)
-        self._parts.source.load_state(source["tensors"], source["values"])
+        self._parts.source.load_state(_read_below("source/", checkpoint.tensors), values["source"])
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
         untaken += restore_rng(checkpoint.tensors, values["rng"])
         self._saved_step = self.step
@@ -319,9 +320,8 @@ class Trainer:
             with timer.part("waiting"):
                 self._tell(saver.wait())
             with timer.part("staging"):
-                tensors, values = self._parts.source.state()
-                source = {"tensors": tensors, "values": values}
-                saver.stage({"source": source, "trainer": self._progress.values()})
+                tensors, source = self._parts.source.state()
+                saver.stage(_above("source/", tensors), {"source": source, "trainer": self._progress.values()})
             with timer.part("writing"):
                 self._tell(saver.write(step, metrics))
         self._saved_step = step
@@ -356,3 +356,11 @@ class Trainer:
 def _row(times: Mapping[str, float], metrics: Mapping[str, float], rollout: Rollout) -> dict[str, float]:
     """A line of metrics.jsonl."""
     return {**times, **metrics, **performance_metrics(rollout, times["timing/total"], devices=1)}
+
+
+def _above(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": each for name, each in tensors.items()}
+
+
+def _read_below(prefix: str, tensors: StoredTensors) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensors[name][...] for name in tensors if name.startswith(prefix)}

@@ -153,6 +153,8 @@ def _find_checkpoint(
     if checkpoints is None:
         return LatestOpen(None, ())
     if not fresh:
+        if checkpoints.directory.is_dir():
+            checkpoints.prepare()  # finishes what a kill has left half done, so that paths stay what they are
         _look_up_last_save(checkpoints, directory)
         return held.enter_context(checkpoints.open_latest())
     outside = directory not in checkpoints.directory.absolute().parents

@@ -101,6 +101,10 @@ class Policy(Protocol):
         """The weights under Hugging Face names, one at a time, tied ones once."""
         ...
 
+
+class StatefulPolicy(Policy, Protocol):
+    """One rank of a policy, in the process where it lives."""
+
     def state(self) -> tuple[list[Piece], dict[str, Any]]:
         """All that a resume needs: this rank's pieces of tensors (weights, optimizer), and JSON values of the whole.
 

@@ -11,6 +11,7 @@ from transformers import (
 )
 
 from grpo.batching.batch import Batch
+from grpo.checkpoint.pieces import untiled
 from grpo.config.schema import Config
 
 MODELS = {
@@ -86,3 +87,24 @@ def dense_logprobs(model, batch, temperature=1.0):
         chosen = logits.log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
         parts.append(torch.cat([chosen.new_zeros(1), chosen]).where(mask, 0.0))
     return torch.cat(parts)
+
+
+def joined(pieces):
+    """The whole tensors of all ranks' pieces, as copies on the CPU; every element is in one piece."""
+    parts = {}
+    for piece in pieces:
+        parts.setdefault(piece.name, []).append(piece)
+    found = {}
+    for name, own in parts.items():
+        problem = untiled(own[0].shape, [(part.start, part.stop) for part in own])
+        assert problem is None, f"{name}: {problem}"
+        found[name] = torch.empty(own[0].shape, dtype=own[0].data.dtype)
+        for part in own:
+            found[name][tuple(map(slice, part.start, part.stop))] = part.data.detach().cpu()
+    return found
+
+
+def whole_state(policy):
+    """The state of a policy in one process: whole tensors as copies, and values."""
+    pieces, values = policy.state()
+    return joined(pieces), dict(values)

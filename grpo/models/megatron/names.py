@@ -19,6 +19,17 @@ from grpo.models.megatron.shape import ModelShape
 Source = Mapping[str, Any]  # name -> a tensor, or what gives one when sliced as safetensors do: `x[a:b]`, `x[:, a:b]`
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive rows of a Megatron parameter on one rank, and where they are in a transformers weight."""
+
+    name: str
+    local: int  # first row here
+    start: int  # first row there
+    count: int
+    column: int = 0  # first column there
+
+
 class Weight(Protocol):
     """One Megatron parameter."""
 
@@ -33,6 +44,10 @@ class Weight(Protocol):
 
     def whole(self, parts: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
         """The transformers weights from the parts of all tensor parallel ranks."""
+        ...
+
+    def rows(self, count: int, rank: int, size: int) -> Iterator[Rows]:
+        """Where the `count` rows of tensor parallel rank `rank` of `size` are; rows that only pad are left out."""
         ...
 
 
@@ -51,27 +66,35 @@ class Replicated:
     def whole(self, parts: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
         yield self.name, parts[0]
 
+    def rows(self, count: int, rank: int, size: int) -> Iterator[Rows]:
+        del rank, size
+        yield Rows(self.name, 0, 0, count)
+
 
 @dataclass(frozen=True)
 class Vocabulary:
     """Rows of tokens, padded with zeros to a multiple of the size."""
 
     name: str
-    rows: int
+    vocabulary: int
 
     @property
     def names(self) -> tuple[str, ...]:
         return (self.name,)
 
     def local(self, source: Source, rank: int, size: int) -> Tensor:
-        share = -(-self.rows // size)
-        given = _tensor(source[self.name][rank * share : min((rank + 1) * share, self.rows)])
+        share = -(-self.vocabulary // size)
+        given = _tensor(source[self.name][rank * share : min((rank + 1) * share, self.vocabulary)])
         if given.shape[0] == share:
             return given
         return torch.cat([given, given.new_zeros(share - given.shape[0], *given.shape[1:])])
 
     def whole(self, parts: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
-        yield self.name, _joined(parts, 0)[: self.rows]
+        yield self.name, _joined(parts, 0)[: self.vocabulary]
+
+    def rows(self, count: int, rank: int, size: int) -> Iterator[Rows]:
+        del size
+        yield Rows(self.name, 0, rank * count, max(0, min(count, self.vocabulary - rank * count)))
 
 
 @dataclass(frozen=True)
@@ -92,6 +115,9 @@ class Columns:
     def whole(self, parts: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
         yield self.name, _joined(parts, 1)
 
+    def rows(self, count: int, rank: int, size: int) -> Iterator[Rows]:
+        yield Rows(self.name, 0, 0, count, column=rank * (self.columns // size))
+
 
 @dataclass(frozen=True)
 class GateUp:
@@ -99,19 +125,25 @@ class GateUp:
 
     gate: str
     up: str
-    rows: int
+    height: int  # of either
 
     @property
     def names(self) -> tuple[str, ...]:
         return self.gate, self.up
 
     def local(self, source: Source, rank: int, size: int) -> Tensor:
-        share = self.rows // size
+        share = self.height // size
         return torch.cat([_tensor(source[name][rank * share : (rank + 1) * share]) for name in self.names])
 
     def whole(self, parts: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
         for name, halves in zip(self.names, zip(*(part.chunk(2) for part in parts), strict=True), strict=True):
             yield name, _joined(halves, 0)
+
+    def rows(self, count: int, rank: int, size: int) -> Iterator[Rows]:
+        share = self.height // size
+        assert count == 2 * share, (count, share)
+        for index, name in enumerate(self.names):
+            yield Rows(name, index * share, rank * share, share)
 
 
 @dataclass(frozen=True)
@@ -124,7 +156,7 @@ class QueryKeyValue:
     head_dim: int
 
     @property
-    def _rows(self) -> tuple[int, int, int]:
+    def _heights(self) -> tuple[int, int, int]:
         """Of one group in each of the three weights."""
         return self.queries_per_group * self.head_dim, self.head_dim, self.head_dim
 
@@ -132,16 +164,24 @@ class QueryKeyValue:
         share = self.groups // size
         parts = [
             _grouped(_tensor(source[name][rank * share * rows : (rank + 1) * share * rows]), share)
-            for name, rows in zip(self.names, self._rows, strict=True)
+            for name, rows in zip(self.names, self._heights, strict=True)
         ]
         return torch.cat(parts, 1).flatten(0, 1)
 
     def whole(self, parts: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
         grouped = [_grouped(part, self.groups // len(parts)) for part in parts]
         for name, shares in zip(
-            self.names, zip(*(torch.split(each, list(self._rows), 1) for each in grouped), strict=True), strict=True
+            self.names, zip(*(torch.split(each, list(self._heights), 1) for each in grouped), strict=True), strict=True
         ):
             yield name, _joined([share.flatten(0, 1) for share in shares], 0)
+
+    def rows(self, count: int, rank: int, size: int) -> Iterator[Rows]:
+        share, local = self.groups // size, 0
+        for group in range(rank * share, (rank + 1) * share):
+            for name, height in zip(self.names, self._heights, strict=True):
+                yield Rows(name, local, group * height, height)
+                local += height
+        assert local == count, (local, count)
 
 
 EMBEDDING, OUTPUT, FINAL_NORM = (

@@ -33,6 +33,7 @@ class TrainedStage:
     ) -> None:
         config = model.config
         assert config.calculate_per_token_loss, "DDP would divide gradients by the data parallel size"
+        self.is_sharded = distributed.use_distributed_optimizer  # over data parallel ranks; else each has all
         self._overlap_gather = distributed.overlap_param_gather
         self._max_norm = max_grad_norm
         self.module = DistributedDataParallel(

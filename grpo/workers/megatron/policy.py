@@ -16,6 +16,7 @@ from grpo.algorithm.objective import Denominators, TokenValues, objective
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch, Planning, plan_micro_batches
 from grpo.batching.sharding import sequence_work, split_by_work
+from grpo.checkpoint.pieces import Piece
 from grpo.config.schema import Config
 from grpo.errors import ConfigError
 from grpo.models.loading import load_model, load_model_config
@@ -179,32 +180,22 @@ class MegatronPolicy:
             self._trained.await_weights()
         yield from self._weights.export(self._device, self._dtype)
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What `DTensorPolicy.state` gives, under the same names, so that either backend takes up the other's.
+    def state(self) -> tuple[list[Piece], dict[str, Any]]:
+        """What `DTensorPolicy.state` gives, under the same names, so that either backend takes up the other's."""
+        return state(self._trained, self._weights), {"weight_version": self.weight_version, "backend": "megatron"}
 
-        Raises:
-            ConfigError: there is more than one rank.
-        """
-        self._alone("saved")
-        return state(self._trained, self._weights), {"weight_version": self.weight_version}
+    def load_state(self, tensors: Mapping[str, Any], values: Mapping[str, Any], *, optimizer: bool = True) -> None:
+        """Take back whole tensors, or stored ones of which each rank reads its part. Any layout and backend will do.
 
-    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Take back what `state` gave, by copying.
+        Without `optimizer` Adam begins anew; the schedule goes on.
 
         Raises:
             CheckpointError: names or shapes are those of another model.
-            ConfigError: there is more than one rank.
         """
-        self._alone("restored")
-        load_state(self._trained, self._weights, tensors)
+        with self._on_device():
+            self._trained.await_weights()
+        load_state(self._trained, self._weights, tensors, optimizer=optimizer)
         self.weight_version = int(values["weight_version"])
-
-    def _alone(self, what: str) -> None:
-        if dist.get_world_size() > 1:
-            raise ConfigError(
-                f"a Megatron-Core policy of {dist.get_world_size()} ranks cannot be {what}: checkpoints of one process "
-                "are supported; set checkpointing.enabled=false"
-            )
 
     def _on_device(self) -> contextlib.AbstractContextManager[None]:
         return megatron_on_cpu() if self._device.type == "cpu" else contextlib.nullcontext()

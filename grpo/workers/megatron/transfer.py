@@ -16,6 +16,7 @@ from grpo.models.megatron.names import (
     FINAL_NORM,
     OUTPUT,
     Replicated,
+    Rows,
     Source,
     Weight,
     embedding_weight,
@@ -55,6 +56,29 @@ class StageWeights:
                 weights[OUTPUT] = output_weight(shape)
         return weights
 
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    def rows(self, name: str) -> Iterator[Rows]:
+        """Where the rows of a parameter of this rank are in transformers weights."""
+        count = self._parameters[name].shape[0]
+        return self.weights[name].rows(count, self._place.tensor_rank, self._place.sizes.tensor)
+
+    def shape(self, hf_name: str) -> tuple[int, ...]:
+        """Of a whole weight by its transformers name."""
+        return weight_shape(self._shape, hf_name)
+
+    def is_copy(self, name: str) -> bool:
+        """Whether a parameter is the last stage's copy of the embedding, which the first stage has."""
+        return name == OUTPUT and self._shape.tied
+
+    def names_of_model(self) -> list[str]:
+        """Transformers names of all weights, tied ones once."""
+        stages = (self._of_stage(stage) for stage in range(self._place.sizes.pipeline))
+        weights = (weight for stage in stages for name, weight in stage.items() if not self.is_copy(name))
+        return [name for weight in weights for name in weight.names]
+
     def read(self, name: str, source: Source) -> Tensor:
         """The part of a parameter that this rank has, in the dtype of `source`.
 
@@ -85,7 +109,7 @@ class StageWeights:
         place, stages = self._place, self._place.sizes.pipeline
         for stage in range(stages):
             for name, weight in self._of_stage(stage).items():
-                if name == OUTPUT and self._shape.tied:
+                if self.is_copy(name):
                     continue
                 if stage == place.pipeline_rank:
                     yield from self._share(weight, self._whole(name, weight), stage)

@@ -17,11 +17,11 @@ from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.group import PolicyGroup
 from grpo.workers.policy.parallel import ParallelContext
 from grpo.workers.policy.rank_policy import RankPolicy
-from grpo.workers.protocol import Policy
+from grpo.workers.protocol import StatefulPolicy
 
 
 @contextmanager
-def started_policy(config: Config, reservation: Reservation | None) -> Iterator[Policy | PolicyGroup]:
+def started_policy(config: Config, reservation: Reservation | None) -> Iterator[StatefulPolicy | PolicyGroup]:
     """The policy in this process, or with a reservation in a worker for each of its ranks, ended on leaving.
 
     Raises:
@@ -51,7 +51,7 @@ def make_rank(config: Config) -> RankPolicy:
     return RankPolicy(make_policy, config, parallel)
 
 
-def make_policy(config: Config, parallel: ParallelContext | None = None) -> Policy:
+def make_policy(config: Config, parallel: ParallelContext | None = None) -> StatefulPolicy:
     """Load the model on the enabled backend, in this process; `parallel` is this rank's place in a layout of several.
 
     Raises:

@@ -14,13 +14,13 @@ from grpo.checkpoint.rank_state import RankState, Staged
 from grpo.checkpoint.reading import open_checkpoint
 from grpo.telemetry.memory import memory_metrics
 from grpo.workers.groups.packed import PackedTensor, buckets
-from grpo.workers.protocol import Policy, UpdateResult
+from grpo.workers.protocol import StatefulPolicy, UpdateResult
 
 
 class RankPolicy:
     """Holds a `Policy`. All ranks are asked the same; only the first answers with tensors."""
 
-    def __init__(self, make: Callable[..., Policy], *arguments: object) -> None:
+    def __init__(self, make: Callable[..., StatefulPolicy], *arguments: object) -> None:
         """`make` is called with `arguments`; it joins the process group if the ranks need one."""
         self._policy = make(*arguments)
         self._outgoing: Iterator[list[tuple[str, Tensor]]] = iter(())

@@ -42,6 +42,7 @@ RUNS = {
     "dynamic batching": ["policy.dynamic_batching.enabled=true"],
     "vllm": ["policy.generation.backend=vllm"],
     "ray": ["cluster.launcher=ray"],
+    "saves in the background": ["checkpointing.async_save=true"],
     "async": [
         "policy.generation.backend=vllm", "cluster.launcher=ray", "policy.generation.colocated.enabled=false",
         "grpo.async_grpo.enabled=true", "grpo.async_grpo.in_flight_weight_updates=true",

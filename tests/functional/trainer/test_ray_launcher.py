@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from grpo.checkpoint.manager import CheckpointManager
+from grpo.checkpoint.manifest import read_manifest
+from grpo.checkpoint.stored import read_shards
 from grpo.errors import WorkerError
 from grpo.workers.groups.failures import RankError
 from grpo.workers.policy import factory
@@ -31,12 +33,9 @@ def weights_of(directory):
     manager = CheckpointManager(
         directory / "checkpoints", keep_latest=1, keep_top_k=0, metric_name="", higher_is_better=True, fingerprint={}
     )
-    from safetensors.torch import load_file
-
-    found = {}
-    for file in sorted(manager.list()[-1].path.glob("*.safetensors")):
-        found.update(load_file(file))
-    return {name: each for name, each in found.items() if name.startswith("policy/")}
+    path = manager.list()[-1].path
+    manifest = read_manifest(path)
+    return {name: each for name, each in read_shards(path, manifest.tensors).items() if name.startswith("policy/")}
 
 
 def test_a_run_in_workers_is_that_of_one_process_and_resumes_in_either(tmp_path):

@@ -5,7 +5,18 @@ import pytest
 
 from grpo.checkpoint.errors import DamagedCheckpoint, NewerCheckpoint, OtherModelCheckpoint
 from grpo.checkpoint.layout import MANIFEST
-from grpo.checkpoint.manifest import FileEntry, Manifest, PieceEntry, TensorEntry, canonical, check_fingerprint, read_manifest
+from grpo.checkpoint.manifest import (
+    FileEntry,
+    Manifest,
+    PieceEntry,
+    Shards,
+    TensorEntry,
+    canonical,
+    check_fingerprint,
+    merged,
+    read_manifest,
+)
+from grpo.errors import CheckpointError
 
 
 def manifest(**changes):
@@ -15,7 +26,9 @@ def manifest(**changes):
         "metrics": {"accuracy": 0.1 + 0.2, "loss": float("inf")},
         "fingerprint": {"name": "ä", "shape": [1, 2]},
         "files": {"a.safetensors": FileEntry(bytes=3, sha256="0" * 64)},
-        "tensors": {"x": TensorEntry(dtype="F32", shape=[2], pieces=[PieceEntry(file="a.safetensors", start=[0], stop=[2])])},
+        "tensors": {
+            "x": TensorEntry(dtype="F32", shape=[2], pieces=[PieceEntry(file="a.safetensors", start=[0], stop=[2])])
+        },
     }
     return Manifest(**fields | changes)
 
@@ -87,3 +100,56 @@ def test_fingerprints_are_compared_as_json(tmp_path):
         '  b.d: absent in the checkpoint, "x" in this run',
     ]
     assert len(lines) == 4
+
+
+def of_version_1(folder, **changes):
+    body = json.loads(manifest().to_json())
+    body.pop("sha256")
+    stored = {"dtype": "F32", "shape": [2], "file": "a.safetensors", "tied_to": None}
+    tensors = {"x": stored, "y": {**stored, "tied_to": "x"}, "n": {**stored, "shape": []}}
+    body |= {"schema_version": 1, "tensors": tensors, **changes}
+    (folder / MANIFEST).write_text(json.dumps({"sha256": hashlib.sha256(canonical(body)).hexdigest(), **body}))
+
+
+def test_version_1_is_read_as_whole_pieces(tmp_path):
+    of_version_1(tmp_path)
+    found = read_manifest(tmp_path)
+    piece = PieceEntry(file="a.safetensors", start=[0], stop=[2])
+    assert found.tensors["x"] == TensorEntry(dtype="F32", shape=[2], pieces=[piece])
+    assert found.tensors["y"] == TensorEntry(dtype="F32", shape=[2], tied_to="x")
+    assert found.tensors["n"].pieces == [PieceEntry(file="a.safetensors", start=[], stop=[])]
+    assert found.schema_version == 2
+
+
+@pytest.mark.parametrize("tensors", [None, [], {"x": 1}, {"x": {}}, {"x": {"dtype": "F32", "shape": 3, "file": "a"}}])
+def test_a_broken_version_1_is_refused(tmp_path, tensors):
+    of_version_1(tmp_path, tensors=tensors)
+    with pytest.raises(DamagedCheckpoint, match="not a valid manifest"):
+        read_manifest(tmp_path)
+
+
+def shards(file, *boxes, **entry):
+    pieces = [PieceEntry(file=file, start=[first], stop=[end]) for first, end in boxes]
+    entries = {"x": TensorEntry(**{"dtype": "F32", "shape": [4], "pieces": pieces} | entry)}
+    return Shards({file: FileEntry(bytes=3, sha256="0" * 64)}, entries)
+
+
+def test_what_the_ranks_have_written_is_put_together():
+    found = merged([shards("a", (0, 1)), shards("b", (2, 4)), shards("c", (1, 2))])
+    assert [piece.file for piece in found.tensors["x"].pieces] == ["a", "b", "c"]
+    assert set(found.files) == set("abc")
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (shards("a", (2, 4)), "two processes have written a"),
+        (shards("b", (1, 3)), "overlap"),
+        (shards("b", (2, 3)), "its pieces have 3 elements"),
+        (shards("b", (2, 4), dtype="F16"), r"disagree on tensor 'x': F32 \[4\] and F16"),
+        (shards("b", (2, 4), shape=[5]), r"disagree on tensor 'x'"),
+    ],
+)
+def test_ranks_that_do_not_fit_together_are_refused(other, reason):
+    with pytest.raises(CheckpointError, match=reason):
+        merged([shards("a", (0, 2)), other])

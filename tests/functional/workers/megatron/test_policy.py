@@ -8,7 +8,7 @@ import torch
 from grpo.errors import CheckpointError, ConfigError, ModelError
 from grpo.models.shipped import materialise
 from grpo.workers.policy.dtensor import DTensorPolicy
-from tests.support.policy import VOCABULARY, dense_logprobs, random_batch, tiny_config, tiny_model
+from tests.support.policy import VOCABULARY, dense_logprobs, random_batch, tiny_config, tiny_model, whole_state
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -27,11 +27,6 @@ def make(model, *, policy=None, loss_fn=None, distributed=True, reference=None):
     config = tiny_config(policy=policy, loss_fn=loss_fn)
     source = dict(model.state_dict())
     return MegatronPolicy(ModelShape.of(model.config), source, config, reference=reference)
-
-
-def snapshot(policy):
-    tensors, values = policy.state()
-    return {name: each.clone() for name, each in tensors.items()}, dict(values)
 
 
 def assert_same(ours, theirs):
@@ -60,20 +55,20 @@ def test_a_restored_policy_goes_on_bit_for_bit(kind, precision, distributed):
     policy = make(tiny_model(kind, tied=kind == "qwen3"), policy=settings, distributed=distributed)
     for batch in batches[:3]:
         policy.train(batch)
-    saved = snapshot(policy)
+    saved = whole_state(policy)
     results = [policy.train(batch) for batch in batches[3:]]
     restored = make(tiny_model(kind, tied=kind == "qwen3", seed=9), policy=settings, distributed=distributed)
     restored.train(batches[0])  # a used optimizer must not shine through
     restored.load_state(*saved)
-    assert_same(snapshot(restored), saved)
+    assert_same(whole_state(restored), saved)
     assert [restored.train(batch) for batch in batches[3:]] == results
-    assert_same(snapshot(restored), snapshot(policy))
+    assert_same(whole_state(restored), whole_state(policy))
     assert torch.equal(restored.logprobs(batches[0]), policy.logprobs(batches[0]))
 
 
 def test_a_fresh_policy_can_be_saved_and_restored():
     policy, batch = make(tiny_model()), random_batch()
-    saved = snapshot(policy)
+    saved = whole_state(policy)
     assert not any(name.startswith("optimizer.") for name in saved[0])
     restored = make(tiny_model(seed=3))
     restored.train(batch)
@@ -87,13 +82,13 @@ def test_either_backend_takes_up_the_state_of_the_other(kind):
     ours, theirs = make(tiny_model(kind)), DTensorPolicy(tiny_model(kind), tiny_config(policy=ADAMW))
     for policy in (ours, theirs):
         policy.train(batches[0])
-    assert {name: each.shape for name, each in ours.state()[0].items()} == {
-        name: each.shape for name, each in theirs.state()[0].items()
+    assert {name: each.shape for name, each in whole_state(ours)[0].items()} == {
+        name: each.shape for name, each in whole_state(theirs)[0].items()
     }
     swapped = DTensorPolicy(tiny_model(kind, seed=5), tiny_config(policy=ADAMW))
-    swapped.load_state(*snapshot(ours))
+    swapped.load_state(*whole_state(ours))
     taken = make(tiny_model(kind, seed=5))
-    taken.load_state(*snapshot(theirs))
+    taken.load_state(*whole_state(theirs))
     for batch in batches[1:]:
         expected = theirs.train(batch).metrics
         for policy in (swapped, taken):
@@ -105,16 +100,18 @@ def test_either_backend_takes_up_the_state_of_the_other(kind):
 def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_loaded():
     policy, batch = make(tiny_model()), random_batch()
     policy.train(batch)
-    before = snapshot(policy)
+    before = whole_state(policy)
     wider, deeper = make(tiny_model(intermediate_size=44)), make(tiny_model(num_hidden_layers=3))
-    with pytest.raises(CheckpointError, match=r"another model: model\.layers\.0\.mlp.*has shape \[44, 24\] there"):
-        policy.load_state(*wider.state())
+    with pytest.raises(
+        CheckpointError, match=r"another model: model\.model\.layers\.0\.mlp.*has shape \[44, 24\] there"
+    ):
+        policy.load_state(*whole_state(wider))
     with pytest.raises(CheckpointError, match=r"names differ, first model\.model\.layers\.2"):
-        policy.load_state(*deeper.state())
+        policy.load_state(*whole_state(deeper))
     tensors = {name: each for name, each in before[0].items() if not name.endswith("lm_head.weight.exp_avg")}
     with pytest.raises(CheckpointError, match=r"1 names differ, first optimizer\.lm_head\.weight\.exp_avg"):
         policy.load_state(tensors, before[1])
-    assert_same(snapshot(policy), before)
+    assert_same(whole_state(policy), before)
 
 
 @pytest.mark.parametrize("distributed", DISTRIBUTED)
@@ -125,12 +122,12 @@ def test_bfloat16_masters_start_from_float32_weights_and_keep_small_updates(dist
     name = "model.layers.0.mlp.down_proj.weight"
     settings = {"precision": "bfloat16", "optimizer": {"kwargs": {"lr": 1e-6, "weight_decay": 0.0}}}
     policy = make(model, policy=settings, distributed=distributed)
-    start = policy.state()[0][f"model.{name}"].clone()
+    start = whole_state(policy)[0][f"model.{name}"].clone()
     assert torch.equal(start, model.get_parameter(name))  # not what bfloat16 makes of it
     rounded = dict(policy.export_weights())[name].clone()
     for _ in range(3):
         policy.train(random_batch())
-    moved = policy.state()[0][f"model.{name}"] - start
+    moved = whole_state(policy)[0][f"model.{name}"] - start
     assert moved.abs().max() == pytest.approx(3e-6, rel=0.1)
     now = dict(policy.export_weights())[name]
     assert now.dtype == torch.bfloat16
@@ -141,7 +138,7 @@ def test_bfloat16_masters_start_from_float32_weights_and_keep_small_updates(dist
 def test_bfloat16_forward_sees_the_updated_masters(distributed):
     policy = make(tiny_model(), policy={"precision": "bfloat16"}, distributed=distributed)
     policy.train(random_batch())
-    masters = policy.state()[0]
+    masters = whole_state(policy)[0]
     for name, exported in policy.export_weights():
         assert torch.equal(exported, masters[f"model.{name}"].bfloat16()), name
 
@@ -161,12 +158,12 @@ def test_bfloat16_is_near_float32(batching):
 def test_a_batch_without_trained_tokens_makes_no_update():
     policy, batch = make(tiny_model(), policy={"scheduler": {"warmup_steps": 10}}), random_batch()
     policy.train(batch)
-    before = snapshot(policy)
+    before = whole_state(policy)
     nothing = batch.with_values(mask=torch.zeros_like(batch.mask))
     result = policy.train(nothing)
     assert result.trained_tokens == 0
     assert result.metrics["loss"] == result.metrics["grad_norm"] == 0.0
-    assert_same(snapshot(policy), before)
+    assert_same(whole_state(policy), before)
     assert (policy.logprobs(nothing) == 0).all()
 
 

@@ -156,7 +156,7 @@ def _context(tensor, sequence_parallel):
 
 
 def replay(cell):
-    """What this rank makes of a cell: log-probs, metrics of each update, and on the first rank the parameters."""
+    """What this rank makes of a cell: log-probs, metrics of each update, and the parameters."""
     parallel = _context(*cell["layout"][1:])
     assert (parallel is None) == (cell["layout"][:2] == (1, 1))
     assert parallel is None or (parallel.dp_size, parallel.tp_size) == cell["layout"][:2]
@@ -166,10 +166,7 @@ def replay(cell):
     logprobs = policy.logprobs(batch)
     of_reference = None if reference is None else policy.reference_logprobs(batch).numpy()
     metrics = [dict(policy.train(batch).metrics) for _ in range(UPDATES)]
-    tensors, _ = policy.state()
-    parameters = {
-        name.removeprefix("model."): each.numpy().copy() for name, each in tensors.items() if name.startswith("model.")
-    }
+    parameters = {name: each.float().numpy().copy() for name, each in policy.export_weights()}
     return logprobs.numpy(), of_reference, metrics, parameters
 
 
@@ -184,10 +181,7 @@ def differences(cell, answers):
                 found.append(f"rank {rank}: {what} off by {error:.1e}")
         for update, (mine, theirs) in enumerate(zip(updates, metrics, strict=True)):
             found += [f"rank {rank}, update {update}: {each}" for each in _wrong_metrics(mine, theirs)]
-        if rank == 0:
-            found += _wrong_parameters(parameters, start, end)
-        elif parameters:
-            found.append(f"rank {rank} holds whole parameters")
+        found += [f"rank {rank}: {each}" for each in _wrong_parameters(parameters, start, end)]
     return found
 
 

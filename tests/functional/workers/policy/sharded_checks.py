@@ -1,5 +1,7 @@
 """What each rank of a world of four does in test_sharded.py, and gives back."""
 
+import dataclasses
+
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -10,7 +12,7 @@ from grpo.models.parallel_plans import shard_range
 from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.parallel import ParallelContext
 from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
-from tests.support.policy import VOCABULARY, random_batch, tiny_config, tiny_model
+from tests.support.policy import VOCABULARY, joined, random_batch, tiny_config, tiny_model
 
 SMALL_STEPS = {"optimizer": {"kwargs": {"lr": 1e-6, "weight_decay": 0.0}}}
 CONTEXTS = {}
@@ -127,27 +129,33 @@ def exported(tensor, *, folder=None, precision="float32", tied=False, random=Fal
     return weights, counts, held, [each.numpy() for each in logprobs]
 
 
+def gathered(policy):
+    """The whole state of a policy on every rank, and how many elements this one gave."""
+    pieces, values = policy.state()
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, [dataclasses.replace(piece, data=piece.data.clone()) for piece in pieces])
+    return joined([piece for own in everyone for piece in own]), values, sum(piece.data.numel() for piece in pieces)
+
+
 def resumed(tensor, other):
     """A run of four updates, one that resumes it after two in another layout, and how near they come."""
     batches = [random_batch(seed=seed) for seed in range(4)]
     policy = DTensorPolicy(tiny_model(), config(tensor), parallel=context(tensor))
     for batch in batches[:2]:
         policy.train(batch)
-    tensors, values = policy.state()
-    rank = dist.get_rank()
-    shared = [({name: each.clone() for name, each in tensors.items()}, values)]
-    dist.broadcast_object_list(shared, src=0)
+    saved, values, given = gathered(policy)
+    share = given / sum(each.numel() for each in saved.values())
     metrics = [dict(policy.train(batch).metrics) for batch in batches[2:]]
     again = DTensorPolicy(tiny_model(seed=8), config(other), parallel=context(other))
     again.train(batches[3])
     again.logprobs(batches[0])
-    again.load_state(*shared[0])
-    back, _ = again.state()
-    same = rank != 0 or all(torch.equal(back[name], each) for name, each in shared[0][0].items())
+    again.load_state(saved, values)
+    back = gathered(again)[0]
+    same = back.keys() == saved.keys() and all(torch.equal(back[name], each) for name, each in saved.items())
     resumed_metrics = [dict(again.train(batch).metrics) for batch in batches[2:]]
-    ends = [each.state()[0] for each in (policy, again)]
-    furthest = max((float((ends[0][name] - ends[1][name]).abs().max()) for name in ends[0]), default=0.0)
-    return bool(tensors) == (rank == 0), same, metrics, resumed_metrics, furthest
+    ends = [gathered(each)[0] for each in (policy, again)]
+    furthest = max(float((ends[0][name] - ends[1][name]).abs().max()) for name in ends[0])
+    return share, same, metrics, resumed_metrics, furthest
 
 
 def refused_update(tensor):
@@ -173,10 +181,10 @@ def small_updates_in_bfloat16(tensor):
     policy = DTensorPolicy(model, config(tensor, precision="bfloat16", **SMALL_STEPS), parallel=context(tensor))
     name = "model.layers.0.mlp.down_proj.weight"
     rounded = dict(policy.export_weights())[name]
-    start = policy.state()[0]
+    start = gathered(policy)[0]
     metrics = [dict(policy.train(random_batch()).metrics) for _ in range(3)]
-    end = policy.state()[0]
-    moved = {} if not start else {"masters": float((end["model." + name] - start["model." + name]).abs().max())}
+    end = gathered(policy)[0]
+    moved = {"masters": float((end["model." + name] - start["model." + name]).abs().max())}
     exported_same = torch.equal(dict(policy.export_weights())[name], rounded)
     return moved, exported_same, rounded.dtype == torch.bfloat16, metrics
 

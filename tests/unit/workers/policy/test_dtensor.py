@@ -1,4 +1,3 @@
-import copy
 import math
 
 import pytest
@@ -9,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 from grpo.batching.batch import Batch
 from grpo.errors import CheckpointError, ConfigError, ModelError
 from grpo.workers.policy.dtensor import DTensorPolicy
-from tests.support.policy import VOCABULARY, dense_logprobs, random_batch, tiny_config, tiny_model
+from tests.support.policy import VOCABULARY, dense_logprobs, random_batch, tiny_config, tiny_model, whole_state
 
 CUTS = {
     "one by one": {"train_micro_batch_size": 1},
@@ -182,11 +181,11 @@ def test_a_batch_without_trained_tokens_makes_no_update():
     batch = batch.with_values(mask=torch.zeros_like(batch.mask))
     policy = make(tiny_model(), policy={"scheduler": {"warmup_steps": 10}})
     policy.train(random_batch())
-    before = snapshot(policy)
+    before = whole_state(policy)
     result = policy.train(batch)
     assert result.trained_tokens == 0
     assert result.metrics["loss"] == result.metrics["grad_norm"] == 0.0
-    assert_same(snapshot(policy), before)
+    assert_same(whole_state(policy), before)
     assert (policy.logprobs(batch) == 0).all()
 
 
@@ -217,17 +216,17 @@ def test_clipping_keeps_the_direction_and_reports_the_norm_before_it():
 def test_a_gradient_that_is_not_finite_is_an_error_and_changes_nothing():
     policy, batch = make(tiny_model()), random_batch()
     policy.train(batch)
-    before = snapshot(policy)
+    before = whole_state(policy)
     bad = batch.advantages.clone()
     bad[1] = torch.nan
     with pytest.raises(FloatingPointError, match=r"update 2: the gradient norm is nan over 21 trained tokens"):
         policy.train(batch.with_values(advantages=bad))
-    assert_same(snapshot(policy), before)
+    assert_same(whole_state(policy), before)
     policy.train(batch)  # no gradient is left over
     other = make(tiny_model())
     other.train(batch)
     other.train(batch)
-    assert_same(snapshot(policy), snapshot(other))
+    assert_same(whole_state(policy), whole_state(other))
 
 
 def test_updates_are_those_of_adamw_on_the_dense_model():
@@ -249,11 +248,6 @@ def test_updates_are_those_of_adamw_on_the_dense_model():
         torch.testing.assert_close(ours.double(), theirs.detach(), rtol=1e-4, atol=1e-5, msg=name)
 
 
-def snapshot(policy):
-    tensors, values = policy.state()
-    return {name: each.clone() for name, each in tensors.items()}, copy.deepcopy(values)
-
-
 def assert_same(ours, theirs):
     assert ours[1] == theirs[1]
     assert ours[0].keys() == theirs[0].keys()
@@ -269,20 +263,20 @@ def test_a_restored_policy_goes_on_bit_for_bit(precision, tied):
     policy = make(tiny_model(tied=tied), policy=settings)
     for batch in batches[:3]:
         policy.train(batch)
-    saved = snapshot(policy)
+    saved = whole_state(policy)
     results = [policy.train(batch) for batch in batches[3:]]
     restored = make(tiny_model(tied=tied, seed=9), policy=settings)
     restored.train(batches[0])  # a used optimizer must not shine through
     restored.load_state(*saved)
-    assert_same(snapshot(restored), saved)
+    assert_same(whole_state(restored), saved)
     assert [restored.train(batch) for batch in batches[3:]] == results
-    assert_same(snapshot(restored), snapshot(policy))
+    assert_same(whole_state(restored), whole_state(policy))
     assert torch.equal(restored.logprobs(batches[0]), policy.logprobs(batches[0]))
 
 
 def test_a_fresh_policy_can_be_saved_and_restored():
     policy, batch = make(tiny_model()), random_batch()
-    saved = snapshot(policy)
+    saved = whole_state(policy)
     assert not any(name.startswith("optimizer.") for name in saved[0])
     restored = make(tiny_model(seed=3))
     restored.train(batch)
@@ -293,7 +287,7 @@ def test_a_fresh_policy_can_be_saved_and_restored():
 def test_restoring_does_not_keep_the_given_tensors():
     policy, batch = make(tiny_model()), random_batch()
     policy.train(batch)
-    saved = snapshot(policy)
+    saved = whole_state(policy)
     kept = {name: each.clone() for name, each in saved[0].items()}
     policy.load_state(*saved)
     policy.train(batch)
@@ -303,17 +297,17 @@ def test_restoring_does_not_keep_the_given_tensors():
 def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_loaded():
     policy, batch = make(tiny_model()), random_batch()
     policy.train(batch)
-    before = snapshot(policy)
+    before = whole_state(policy)
     wider = make(tiny_model(intermediate_size=44))
     with pytest.raises(CheckpointError, match=r"another model: model\.model\.layers\.0\.mlp.*shape \[44, 24\] there"):
-        policy.load_state(*wider.state())
+        policy.load_state(*whole_state(wider))
     deeper = make(tiny_model(num_hidden_layers=3))
     with pytest.raises(CheckpointError, match=r"names differ, first model\.model\.layers\.2"):
-        policy.load_state(*deeper.state())
+        policy.load_state(*whole_state(deeper))
     tensors = {name: each for name, each in before[0].items() if not name.endswith("lm_head.weight.exp_avg")}
     with pytest.raises(CheckpointError, match=r"1 names differ, first lm_head\.weight\.exp_avg"):
         policy.load_state(tensors, before[1])
-    assert_same(snapshot(policy), before)
+    assert_same(whole_state(policy), before)
 
 
 def test_exported_weights_have_transformers_names_and_tied_ones_come_once():
@@ -365,11 +359,11 @@ def test_bfloat16_masters_keep_updates_that_bfloat16_would_swallow():
         model.model.layers[0].mlp.down_proj.weight.fill_(0.02)
     settings = {"lr": 1e-6, "weight_decay": 0.0}
     policy = make(model, policy={"precision": "bfloat16", "optimizer": {"kwargs": settings}})
-    start = dict(policy.state()[0])["model.model.layers.0.mlp.down_proj.weight"].clone()
+    start = dict(whole_state(policy)[0])["model.model.layers.0.mlp.down_proj.weight"].clone()
     rounded = dict(policy.export_weights())["model.layers.0.mlp.down_proj.weight"].clone()
     for _ in range(3):
         policy.train(random_batch())
-    moved = policy.state()[0]["model.model.layers.0.mlp.down_proj.weight"] - start
+    moved = whole_state(policy)[0]["model.model.layers.0.mlp.down_proj.weight"] - start
     assert moved.abs().max() == pytest.approx(3e-6, rel=0.1)  # Adam's first steps are of the learning rate's size
     now = dict(policy.export_weights())["model.layers.0.mlp.down_proj.weight"]
     assert now.dtype == torch.bfloat16
@@ -394,7 +388,7 @@ def test_bfloat16_forward_sees_the_updated_masters():
         tiny_model(), policy={"precision": "bfloat16", "optimizer": {"kwargs": {"lr": 1e-2, "weight_decay": 0.0}}}
     )
     policy.train(random_batch())
-    masters = policy.state()[0]
+    masters = whole_state(policy)[0]
     for name, exported in policy.export_weights():
         assert torch.equal(exported, masters[f"model.{name}"].bfloat16()), name
 

@@ -5,6 +5,9 @@ import copy
 import pytest
 import torch
 
+from grpo.checkpoint.manager import CheckpointManager
+from grpo.checkpoint.rank_state import LocalState
+from grpo.checkpoint.saver import Saver
 from grpo.errors import CheckpointError, WorkerError
 from grpo.workers.groups.worker_group import InProcessGroup
 from grpo.workers.policy.dtensor import DTensorPolicy
@@ -59,26 +62,48 @@ def test_an_export_that_was_left_does_not_disturb_the_next():
     assert equal(dict(group.export_weights()), dict(alone.export_weights()))
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 10**9])
-def test_a_state_resumes_in_a_group_and_without_one(bucket_bytes):
-    group, other, alone = grouped(bucket_bytes), grouped(bucket_bytes, seed=5), new_policy(seed=6)
+def saved(states, folder):
+    """The manager of a folder with a checkpoint of the states of all ranks."""
+    manager = CheckpointManager(
+        folder, keep_latest=9, keep_top_k=0, metric_name="", higher_is_better=True, fingerprint={}
+    )
+    saver = Saver(manager, states, in_background=False)
+    saver.stage({}, {})
+    saver.write(1, {})
+    saver.wait()
+    return manager
+
+
+def load(manager, *states, optimizer=True):
+    with manager.open_latest() as found:
+        return [each.load(found.opened, optimizer=optimizer) for each in states]
+
+
+def test_a_checkpoint_resumes_in_a_group_and_without_one(tmp_path):
+    group, other, alone = grouped(), grouped(seed=5), new_policy(seed=6)
     group.train(random_batch())
-    tensors, values = group.state()
-    other.load_state(tensors, values)
-    alone.load_state(tensors, values)
+    manager = saved(group, tmp_path)
+    assert load(manager, other, LocalState(alone)) == [[], []]
     assert other.weight_version == alone.weight_version == 1
     results = [policy.train(random_batch(seed=1)) for policy in (group, other, alone)]
     assert results[0].metrics["loss"] == results[1].metrics["loss"] == results[2].metrics["loss"]
     assert equal(dict(group.export_weights()), dict(other.export_weights()))
     assert equal(dict(group.export_weights()), dict(alone.export_weights()))
+    assert load(saved(LocalState(alone), tmp_path / "alone"), group) == [["rng/rank_00000/"]], "no rank's own is there"
 
 
-def test_a_state_of_another_model_is_refused_and_forgotten():
-    group = grouped()
-    tensors, values = group.state()
+def test_without_the_optimizer_adam_begins_anew_and_the_schedule_goes_on(tmp_path):
+    group, other = grouped(), new_policy(seed=6)
+    group.train(random_batch())
+    load(saved(group, tmp_path), LocalState(other), optimizer=False)
+    assert other.weight_version == 1
+    assert not [piece.name for piece in other.state()[0] if piece.name.startswith("optimizer.")]
+    assert equal(dict(group.export_weights()), dict(other.export_weights()))
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="another model"):
-        group.load_state({**tensors, "model.odd": torch.zeros(1)}, values)
-    group.load_state(tensors, values)
+        load(saved(grouped(), tmp_path), grouped(intermediate_size=44))
 
 
 def test_a_step_counts_its_calls_and_the_memory_of_the_ranks():

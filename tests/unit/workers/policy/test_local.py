@@ -15,7 +15,8 @@ def test_one_process_keeps_what_it_is_given():
     execution = LocalExecution(tiny_model(), None, tiny_config().policy, torch.device("cpu"))
     values = torch.tensor([1.0, 2.0])
     assert execution.total_tokens(values) is values
-    assert execution.whole_tensors({"a": values})["a"] is values
+    (piece,) = execution.pieces({"a": values})
+    assert (piece.name, piece.is_whole, piece.data is values) == ("a", True, True)
     target = torch.zeros(2)
     execution.take(target, values)
     assert torch.equal(target, values)

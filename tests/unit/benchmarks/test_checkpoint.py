@@ -1,0 +1,33 @@
+import dataclasses
+
+import pytest
+
+from benchmarks.checkpoint import BOUNDS, Round, judged, markdown, within
+
+ROUND = Round(
+    save_bytes=10**9, disk=1.0, sync_save=1.25, copy=0.1, staging=0.12, write=3.0, quiet_step=2.0, next_step=2.06,
+    busy_steps=2,
+)  # fmt: skip
+
+
+def test_ratios_at_their_bounds_are_kept_and_beyond_are_not():
+    found = judged([ROUND])
+    assert {name: each.median for name, each in found.items()} == pytest.approx(
+        {"sync save": 0.8, "staging": 1.2, "next step": 1.03}
+    )
+    assert all(within(name, each) for name, each in found.items())
+    for name, field in {"sync save": "sync_save", "staging": "staging", "next step": "next_step"}.items():
+        worse = dataclasses.replace(ROUND, **{field: getattr(ROUND, field) * 1.01})
+        assert [other for other, each in judged([worse]).items() if not within(other, each)] == [name]
+
+
+def test_every_ratio_is_of_one_round():
+    slow = dataclasses.replace(ROUND, **{name: 7 * getattr(ROUND, name) for name in ("disk", "sync_save")})
+    assert judged([ROUND, slow])["sync save"].low == pytest.approx(0.8)
+
+
+def test_the_page_says_what_is_not_kept():
+    page = markdown([dataclasses.replace(ROUND, staging=0.5)], judged([dataclasses.replace(ROUND, staging=0.5)]), {})
+    assert page.count("NOT KEPT") == 1
+    assert page.count("kept |") == len(BOUNDS) - 1
+    assert "| plain copy | 0.100 s (0.100 to 0.100) | 10.00 GB/s |" in page
