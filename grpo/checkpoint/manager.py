@@ -25,6 +25,7 @@ from grpo.checkpoint.layout import (
     TRASH,
     VALUES,
     WRITER_LOCK,
+    free_trash,
     is_leftover,
     looks_like_checkpoint,
     step_folder,
@@ -327,7 +328,7 @@ class CheckpointManager:
         final, replaced = step_folder(self.directory, step), step_folder(self.directory, step, REPLACED)
         if final.exists():
             if replaced.exists():  # somebody still reads what this step was before
-                files.rename(replaced, step_folder(self.directory, step, TRASH))
+                files.rename(replaced, free_trash(self.directory, step))
             # Until the next rename the old one is found under this name.
             files.rename(final, replaced)
         files.rename(step_folder(self.directory, step, TMP), final)
@@ -347,7 +348,7 @@ class CheckpointManager:
 
     def _remove_unless_read(self, path: Path, step: int) -> bool:
         """Whether the checkpoint could be removed; one that a process reads is left for the next save."""
-        trash = step_folder(self.directory, step, TRASH)
+        trash = free_trash(self.directory, step)
         if not (path / MANIFEST).is_file():
             self._trash(path, trash)
             return True

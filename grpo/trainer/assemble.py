@@ -45,7 +45,6 @@ def assembled(
     checkpoints: CheckpointManager | None,
     *,
     observers: tuple[StepObserver, ...] = (),
-    *,
     say: Callable[[str], None] = lambda _: None,
     before_save: Callable[[], None] = lambda: None,
 ) -> Iterator[Parts]:

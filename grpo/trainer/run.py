@@ -87,9 +87,9 @@ def train(
             RunConsole(max_steps=config.grpo.max_num_steps, first_step=start + 1, chance=prepared.chance, quiet=quiet)
         )
         loggers = stack.enter_context(_loggers(config, directory, start, console.message))
-        observers = (console.step, *(logger.log for logger in loggers))
+        say, observers = console.message, (console.step, *(logger.log for logger in loggers))
         parts = stack.enter_context(
-            assembled(prepared, run, rewards, checkpoints, observers, say=console.message, before_save=lock.check)
+            assembled(prepared, run, rewards, checkpoints, observers=observers, say=say, before_save=lock.check)
         )
         trainer = Trainer(parts, config)
         if restarted:
