@@ -97,10 +97,11 @@ class StopRequest:
             signal.signal(signal.SIGALRM, previous)
 
     def ignore(self) -> None:
-        """Let no further signal change the exit code of a run that has ended."""
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        self._previous.clear()
+        """Let no further SIGTERM or SIGUSR1 change the exit code of a run that has ended, also after the exit."""
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            # Not SIG_IGN, which processes that are started later would inherit.
+            signal.signal(number, _nothing)
+            self._previous.pop(number, None)
 
     def __enter__(self) -> Self:
         for number in _SIGNALS:
@@ -141,3 +142,7 @@ class StopRequest:
         if math.isfinite(left):
             # A timer of the kernel: starting a thread inside a handler could wait for a lock that this thread holds.
             signal.setitimer(signal.ITIMER_REAL, left)
+
+
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    return

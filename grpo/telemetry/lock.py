@@ -29,7 +29,8 @@ FILE_NAME = ".lock"
 BEAT_SECONDS = 10.0
 WATCH_SECONDS = 35.0  # three beats and what a network file system may hold back
 SETTLE_SECONDS = 3.0
-_POLL_SECONDS = 0.5
+DYING_SECONDS = 5.0
+_POLL_SECONDS = 0.1
 _BYTES = 1024  # rewritten in place, always as long: a full disk takes it too
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
@@ -118,15 +119,20 @@ class DirectoryLock:
 
     def _lock(self, descriptor: int) -> bool:
         """Whether the file system has locks."""
+        ends = time.monotonic() + DYING_SECONDS
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while not _locked(descriptor):
+                owner = _read(self._path)
+                if owner is None or owner.boot != _boot() or _runs_here(owner) or time.monotonic() > ends:
+                    raise self._held(owner)
+                time.sleep(_POLL_SECONDS)  # its process is gone, and the kernel about to close its files
             # The directory may have been renamed between opening and locking.
             if os.fstat(descriptor).st_ino != self._path.stat().st_ino:
                 raise BlockingIOError(errno.EWOULDBLOCK, "renamed by another run")
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 return False
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.ENOENT):
+            if error.errno in (errno.EWOULDBLOCK, errno.ENOENT):
                 raise self._held(_read(self._path)) from error
             raise
         return True
@@ -178,6 +184,16 @@ class DirectoryLock:
                 return
 
 
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True
+
+
 def _this_process() -> Owner:
     return Owner(os.uname().nodename, _boot(), os.getpid(), psutil.Process().create_time(), uuid.uuid4().hex)
 
@@ -192,7 +208,8 @@ def _boot() -> str:
 
 def _runs_here(owner: Owner) -> bool:
     try:
-        return psutil.Process(owner.process_id).create_time() == owner.process_started
+        process = psutil.Process(owner.process_id)
+        return process.create_time() == owner.process_started and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 

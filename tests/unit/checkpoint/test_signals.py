@@ -209,9 +209,10 @@ def test_a_run_that_has_ended_ignores_signals():
     try:
         with StopRequest() as stop:
             stop.ignore()
-        for number in NUMBERS:
+        for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.raise_signal(number)
         assert stop.requested is None
+        assert signal.getsignal(signal.SIGINT) is previous[signal.SIGINT]
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -104,6 +104,31 @@ def test_a_killed_owner_of_this_machine_holds_nothing_not_even_through_a_child_t
         process.stdout.close()
 
 
+def test_the_lock_of_a_process_that_is_just_dying_is_waited_for(tmp_path, monkeypatch):
+    first = DirectoryLock(tmp_path)
+    write(tmp_path, **(content(tmp_path) | {"process_id": 2**22 + 5}))
+    real, looks = module._locked, []
+
+    def freed_at_the_third_look(descriptor):
+        looks.append(descriptor)
+        if len(looks) == 3:
+            first._close()
+        return real(descriptor)
+
+    monkeypatch.setattr(module, "_locked", freed_at_the_third_look)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.0)
+    DirectoryLock(tmp_path).release()
+    assert len(looks) == 3
+
+
+def test_a_lock_that_outlives_its_process_is_respected(tmp_path, watching):
+    first = DirectoryLock(tmp_path)
+    write(tmp_path, **(content(tmp_path) | {"process_id": 2**22 + 5}))
+    with pytest.raises(TelemetryError, match=f"process {2**22 + 5} on"):
+        DirectoryLock(tmp_path)
+    first._close()
+
+
 def test_a_lease_of_another_host_that_lives_is_respected(tmp_path, watching):
     write(tmp_path)
     watching.append(lambda now: write(tmp_path, beat=1) if now > 1010 else None)
