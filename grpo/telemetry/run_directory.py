@@ -14,7 +14,15 @@ from grpo.errors import GrpoError, TelemetryError
 from grpo.telemetry import lock, manifest
 from grpo.telemetry.environment import describe_environment, describe_node, git_state, grpo_version, this_process
 from grpo.telemetry.events import EventKind
-from grpo.telemetry.journal import JournalWriter, disk_error, read_journal, replace_json, replace_text, set_aside
+from grpo.telemetry.journal import (
+    JournalWriter,
+    disk_error,
+    read_journal,
+    replace_json,
+    replace_text,
+    set_aside,
+    set_torn_aside,
+)
 from grpo.telemetry.lock import DirectoryLock
 from grpo.telemetry.logs import start_log
 from grpo.telemetry.manifest import Manifest, Resume, State
@@ -92,6 +100,7 @@ class RunDirectory:
         try:
             cleaned = redactor.command(command)
             if resume_step is not None:
+                set_torn_aside(directory / "events.jsonl")
                 record = _resumed(directory, resume_step, cleaned, facts)
             else:
                 record = _new_manifest(name, cleaned, facts)

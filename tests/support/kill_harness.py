@@ -104,7 +104,7 @@ class Changes:
             write(self._log, f"{name} {path.removeprefix(self._prefix).lstrip('/')}\n".encode())
             if where == self._kill_at:
                 if name in ("write", "pwrite"):
-                    real(target, rest[0][: len(rest[0]) // 2])
+                    real(target, rest[0][: len(rest[0]) // 2], *rest[1:])
                 os.kill(os.getpid(), signal.SIGKILL)
             return None if name == "fsync" else real(target, *rest, **keywords)  # the page cache outlives the process
 

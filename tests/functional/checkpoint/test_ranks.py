@@ -55,7 +55,7 @@ def assert_close(directory, other):
             torch.testing.assert_close(mine[name], each, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("moment", ["train", "write"])
+@pytest.mark.parametrize("moment", [pytest.param("train", marks=pytest.mark.nightly), "write"])
 def test_a_run_of_which_a_rank_was_killed_goes_on_from_its_last_checkpoint(whole, tmp_path, monkeypatch, moment):
     at_call(monkeypatch, PolicyGroup, moment, 3, kill_last_rank)
     with pytest.raises(WorkerError, match="rank 1"):
