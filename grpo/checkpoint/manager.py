@@ -38,7 +38,7 @@ from grpo.checkpoint.retention import superfluous
 from grpo.checkpoint.shards import MAX_SHARD_BYTES, plan_shards, write_shards
 from grpo.checkpoint.stored import read_all
 from grpo.checkpoint.values import encode_values
-from grpo.errors import CheckpointError
+from grpo.errors import CheckpointError, GrpoError
 
 _OVERHEAD_BYTES = 64 * 2**10  # manifest, headers and file system blocks, on top of tensors and values
 
@@ -309,7 +309,7 @@ class CheckpointManager:
         if (final / PIN).exists():
             files.write_file(folder / PIN, ())
         started = time.perf_counter()
-        shards = merged(write(folder))
+        shards = self._written(step, folder, write)
         write_seconds = time.perf_counter() - started
         written = files.write_file(folder / VALUES, [values])
         manifest = Manifest(
@@ -323,6 +323,13 @@ class CheckpointManager:
         files.write_file(folder / MANIFEST, [manifest.to_json()])
         files.sync_folder(folder)
         return manifest, write_seconds
+
+    def _written(self, step: int, folder: Path, write: Callable[[Path], Sequence[Shards]]) -> Shards:
+        try:
+            return merged(write(folder))
+        except GrpoError as error:  # of another process; those of this one's disk are told with the free space
+            error.add_note(f"{step_folder(self.directory, step)} was not saved{self._undo(step)}")
+            raise
 
     def _commit(self, step: int) -> None:
         final, replaced = step_folder(self.directory, step), step_folder(self.directory, step, REPLACED)

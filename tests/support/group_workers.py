@@ -20,6 +20,7 @@ class Ranked:
 
     def __init__(self, backend: str | None = None, timeout_s: float = 60.0, fail_at: int | None = None):
         self.rank = int(os.environ.get("RANK", "0"))
+        self._released = threading.Event()
         if self.rank == fail_at:
             raise GenerationError(f"rank {self.rank} does not like to start")
         if backend == "sleeps":
@@ -41,6 +42,16 @@ class Ranked:
     def slow(self, seconds: float) -> str:
         threading.Event().wait(seconds)
         return "done"
+
+    def wait_for_release(self) -> str:
+        """Until `release` is called, beside this call."""
+        if not self._released.wait(60):
+            raise TimeoutError("nobody has released it")
+        return "released"
+
+    def release(self) -> int:
+        self._released.set()
+        return self.rank
 
     def skip_at(self, rank: int) -> float:
         """One rank leaves while the others are in a collective."""

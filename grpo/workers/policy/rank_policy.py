@@ -12,6 +12,7 @@ from grpo.batching.batch import Batch
 from grpo.checkpoint.manifest import Shards
 from grpo.checkpoint.rank_state import RankState, Staged
 from grpo.checkpoint.reading import open_checkpoint
+from grpo.errors import CheckpointError
 from grpo.telemetry.memory import memory_metrics
 from grpo.workers.groups.packed import PackedTensor, buckets
 from grpo.workers.protocol import StatefulPolicy, UpdateResult
@@ -58,8 +59,11 @@ class RankPolicy:
         return self._state.stage(copy=copy)
 
     def write_state(self, folder: Path, in_background: bool) -> Shards:  # noqa: FBT001 (as above)
-        """As `RankState.write`; beside other calls, on a thread of its own."""
-        return self._state.write(folder, in_background=in_background)
+        """As `RankState.write`; beside other calls, on a thread of its own. Raises CheckpointError."""
+        try:
+            return self._state.write(folder, in_background=in_background)
+        except OSError as error:
+            raise CheckpointError(f"rank {_rank()} cannot write into {folder}: {error}") from error
 
     def load_state(self, checkpoint: Path, optimizer: bool) -> tuple[int, list[str]]:  # noqa: FBT001 (as above)
         """Read this rank's part; the version of the weights, and the random states that were not taken.

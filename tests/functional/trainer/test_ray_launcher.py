@@ -9,6 +9,7 @@ from grpo.checkpoint.manager import CheckpointManager
 from grpo.checkpoint.manifest import read_manifest
 from grpo.checkpoint.stored import read_shards
 from grpo.errors import WorkerError
+from grpo.telemetry.reader import read_run
 from grpo.workers.groups.failures import RankError
 from grpo.workers.policy import factory
 from tests.support.small_run import run_small
@@ -53,16 +54,26 @@ def test_a_run_in_workers_is_that_of_one_process_and_resumes_in_either(tmp_path)
     assert last["memory/policy_rss_gib"] > 0.05
 
 
-def test_a_run_over_ranks_is_that_of_one_process(tmp_path):
-    overrides = [*OPTIONS, "grpo.max_num_steps=2", "checkpointing.save_period=2"]
+def test_a_run_over_ranks_is_that_of_one_process_and_resumes_to_the_bit(tmp_path):
+    overrides = [*OPTIONS, "grpo.max_num_steps=2", "checkpointing.save_period=1"]
+    ranks = [*overrides, "cluster.launcher=ray", "cluster.cpu_ranks=2", "checkpointing.async_save=true"]
     run_small(tmp_path / "alone", *overrides)
-    run_small(tmp_path / "ranks", *overrides, "cluster.launcher=ray", "cluster.cpu_ranks=2")
+    run_small(tmp_path / "ranks", *ranks)
     for one, other in zip(metrics_of(tmp_path / "ranks"), metrics_of(tmp_path / "alone"), strict=True):
         assert one.keys() == other.keys()
         one.pop("train/padding_efficiency", None)  # each rank has its own micro-batches
         assert one == pytest.approx({name: other[name] for name in one}, rel=1e-5, abs=1e-6)
-    for name, each in weights_of(tmp_path / "ranks").items():
+    uninterrupted = weights_of(tmp_path / "ranks")
+    for name, each in uninterrupted.items():
         torch.testing.assert_close(each, weights_of(tmp_path / "alone")[name], rtol=1e-5, atol=1e-6)
+    run_small(tmp_path / "interrupted", *ranks, "grpo.max_num_steps=1")
+    run_small(tmp_path / "interrupted", *ranks)
+    assert metrics_of(tmp_path / "interrupted") == metrics_of(tmp_path / "ranks")
+    resumed = weights_of(tmp_path / "interrupted")
+    assert resumed.keys() == uninterrupted.keys()
+    assert all(torch.equal(resumed[name], uninterrupted[name]) for name in resumed)
+    loaded = [event for event in read_run(tmp_path / "interrupted").events if event["kind"] == "checkpoint_loaded"]
+    assert [(event["optimizer"], event["random_states_not_taken"]) for event in loaded] == [(True, [])]
 
 
 def fail_to_start(config):

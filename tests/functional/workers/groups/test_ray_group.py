@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -61,6 +62,21 @@ class TestWhatAGroupDoes:
         }
         assert listening
         assert listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+    def test_other_calls_are_answered_beside_one_that_waits(self, group):
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(group.call_beside, "wait_for_release")
+            assert group.call_all("add", 1, 2) == [(0, 3), (1, 3), (2, 3), (3, 3)]
+            assert not waiting.done()
+            assert group.call_all("release") == [0, 1, 2, 3]
+            assert waiting.result(timeout=60) == ["released"] * 4
+
+    def test_a_failure_beside_names_its_rank_and_leaves_the_group(self, group):
+        with pytest.raises(RankError, match=r"rank 2 on node .*I would rather not"):
+            group.call_beside("refuse_at", 2)
+        with pytest.raises(RankError, match="slow"):
+            group.call_beside("slow", 5.0, deadline_s=0.1)
+        assert group.call_one(2, "add", 7, 8) == (2, 15)
 
     def test_calls_are_counted_and_timed(self, group):
         group.dispatches.take()

@@ -20,6 +20,13 @@ def test_calls_go_to_the_one_worker(group):
     assert taken["dispatch_overhead_seconds"] < taken["dispatch_seconds"]
 
 
+def test_what_is_called_beside_is_not_counted(group):
+    assert group.call_beside("add", 1, 2) == [(0, 3)]
+    with pytest.raises(GenerationError, match="rather not"):
+        group.call_beside("refuse_at", 0)
+    assert group.dispatches.take()["dispatches"] == 0
+
+
 def test_exceptions_pass_as_they_are(group):
     with pytest.raises(GenerationError, match=r"^I would rather not$"):
         group.call_all("refuse_at", 0)
@@ -39,3 +46,5 @@ def test_after_the_end_nothing_can_be_asked(group):
     group.shutdown()
     with pytest.raises(WorkerError, match="add was called after"):
         group.call_all("add", 1, 2)
+    with pytest.raises(WorkerError, match="add was called after"):
+        group.call_beside("add", 1, 2)
