@@ -17,7 +17,7 @@ def check(results, *, at_least):
 @pytest.mark.timeout(300)
 def test_of_each_kind_of_change_to_the_disk_and_at_random_times(tmp_path):
     results = run_plans(
-        tmp_path, [Plan(changes="kinds", times=3, twice=3), Plan(IN_BACKGROUND, times=3, twice=3)], timeout_s=280
+        tmp_path, [Plan(changes="kinds", times=2, twice=2), Plan(IN_BACKGROUND, times=2, twice=2)], timeout_s=280
     )
     places = check(results, at_least=40)
     for place in ("write checkpoints/step_", "rename checkpoints/step_", "unlink checkpoints/step_", "metrics.jsonl",
