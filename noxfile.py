@@ -95,9 +95,12 @@ def train(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Speed against something else in the same go: `nox -s bench -- peers` (TRL, two environments)."""
+    """Speed against something else in the same go: `-- peers` (TRL, two environments), `-- checkpoint` (the disk)."""
+    if session.posargs[:1] == ["checkpoint"]:
+        run_in(session, "core", "python", "-m", "benchmarks.checkpoint", *session.posargs[1:])
+        return
     if session.posargs[:1] != ["peers"]:
-        session.error("which benchmark? there is: peers")
+        session.error("which benchmark? there are: peers, checkpoint")
     ours, theirs = (environment(session, stack) / "python" for stack in ("cpu", "peers"))
     run_in(
         session,

@@ -62,10 +62,9 @@ class Round:
     sync_save: float
     copy: float  # as many bytes into memory of the CPU that is there already, page-locked for a GPU
     staging: float  # for which a save in the background holds training
-    write: float  # of the files, beside training
+    write: float  # of the files, beside one step of training
     quiet_step: float
     next_step: float  # the first after a save in the background has begun
-    busy_steps: int  # steps until that save had ended
 
 
 def main(
@@ -138,7 +137,7 @@ def markdown(measured: list[Round], found: dict[str, Spread], facts: dict[str, s
     lines += ["| | median (range) | |", "|---|---|---|"]
     lines += [row(what, [getattr(each, field) for each in measured]) for what, field in (
         ("disk: one file, then fsync", "disk"), ("save at once, hashes and all", "sync_save"),
-        ("plain copy", "copy"), ("staging", "staging"), ("files written beside training", "write"),
+        ("plain copy", "copy"), ("staging", "staging"), ("files written beside the next step", "write"),
     )]  # fmt: skip
     quiet, busy = (Spread.of([getattr(each, name) for each in measured]) for name in ("quiet_step", "next_step"))
     lines += ["", f"A quiet step takes {quiet.median:.3f} s, the next one after staging {busy.median:.3f} s."]
@@ -165,15 +164,13 @@ def _round(policy: DTensorPolicy, batch: Batch, place: Path, device: str) -> Rou
     before = _timed(step)
     staging = _timed(lambda: (beside.stage({}, {}), _wait(device)))
     beside.write(1, {})
-    next_step, steps, reports = _timed(step), 1, beside.poll()
-    while not reports:
-        step()
-        steps, reports = steps + 1, beside.poll()
+    next_step = _timed(step)
+    reports = beside.poll() or beside.wait()
     after = _timed(step)
     shutil.rmtree(place / "beside")
     gc.collect()
     return Round(
-        saved[0], disk, sync_save, copy, staging, reports[0].saved.write_seconds, (before + after) / 2, next_step, steps
+        saved[0], disk, sync_save, copy, staging, reports[0].saved.write_seconds, (before + after) / 2, next_step
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 CHUNK_BYTES = 16 * 2**20  # large enough that handing a piece to the hashing thread costs nothing
 _HASH_INLINE_BELOW = 2**17
 _UNHASHED_CHUNKS = 64
+_FLUSHED_BYTES = 2**27  # written before the disk is set to work on them
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
@@ -38,22 +39,31 @@ def make_folder(path: Path) -> None:
 def write_file(path: Path, pieces: Iterable[memoryview | bytes]) -> Written:
     """Write a new file from its pieces, hashing beside it, and force it to the disk. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    digest, size = hashlib.sha256(), 0
+    digest, size, unflushed = hashlib.sha256(), 0, 0
     hashing: deque[Future[None]] = deque()
+    flushing: deque[Future[None]] = deque()
     try:
-        # Writing, hashing and waiting for the disk all release the interpreter lock. The hash may stay behind the
-        # writing by some chunks and catch up while the disk is waited for: the slowest of the three sets the pace.
-        with ThreadPoolExecutor(1, thread_name_prefix="checkpoint-hash") as hasher:
+        # Hashing, writing and waiting for the disk all release the interpreter lock. The hash may stay behind the
+        # writing by some chunks, and the disk is set to work before all is written: the slowest sets the pace.
+        with (
+            ThreadPoolExecutor(1, thread_name_prefix="checkpoint-hash") as hasher,
+            ThreadPoolExecutor(1, thread_name_prefix="checkpoint-flush") as flusher,
+        ):
             for chunk in _chunks(pieces):
                 if not hashing and len(chunk) < _HASH_INLINE_BELOW:
                     digest.update(chunk)
                 else:
                     hashing.append(hasher.submit(digest.update, chunk))
                 _write_all(descriptor, chunk)
-                size += len(chunk)
-                while len(hashing) > _UNHASHED_CHUNKS or (hashing and hashing[0].done()):
-                    hashing.popleft().result()
+                size, unflushed = size + len(chunk), unflushed + len(chunk)
+                _finish(hashing, _UNHASHED_CHUNKS)
+                if unflushed >= _FLUSHED_BYTES:
+                    flushing.append(flusher.submit(os.fdatasync, descriptor))
+                    unflushed = 0
+                    _finish(flushing, 1)
+            _finish(flushing, 0)  # an error of the disk is told once, to whoever asks first
             os.fsync(descriptor)
+            _finish(hashing, 0)
     finally:
         os.close(descriptor)
     return Written(size, digest.hexdigest())
@@ -117,6 +127,12 @@ def _lock(descriptor: int, kind: int) -> bool:
         if error.errno not in _NO_LOCKS:
             raise
     return True
+
+
+def _finish(work: deque[Future[None]], left: int) -> None:
+    """Wait until no more than `left` are under way. Raises what they raised."""
+    while len(work) > left:
+        work.popleft().result()
 
 
 def _chunks(pieces: Iterable[memoryview | bytes]) -> Iterator[memoryview]:

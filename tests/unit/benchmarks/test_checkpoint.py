@@ -6,7 +6,6 @@ from benchmarks.checkpoint import BOUNDS, Round, judged, markdown, within
 
 ROUND = Round(
     save_bytes=10**9, disk=1.0, sync_save=1.25, copy=0.1, staging=0.12, write=3.0, quiet_step=2.0, next_step=2.06,
-    busy_steps=2,
 )  # fmt: skip
 
 

@@ -73,3 +73,14 @@ def test_a_lock_does_not_live_on_in_a_copy_of_its_descriptor(tmp_path):
             assert alone is not None
     finally:
         os.close(copy)
+
+
+def test_an_error_of_the_disk_while_it_is_set_to_work_early_is_raised(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files, "_FLUSHED_BYTES", 100)
+    assert files.write_file(tmp_path / "f", [bytes(60)] * 9).bytes == 540
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        files.write_file(tmp_path / "g", [bytes(60)] * 9)
