@@ -17,6 +17,7 @@ from grpo.checkpoint.signals import Abandoned, StopRequest
 from grpo.checkpoint.stored import StoredTensors
 from grpo.config.schema import Config
 from grpo.errors import GrpoError
+from grpo.placement.placement import Placement
 from grpo.refit.local import LocalRefit
 from grpo.rollout.source import Rollout, RolloutSource
 from grpo.telemetry.memory import memory_metrics
@@ -49,6 +50,7 @@ class Parts:
     policy: Policy
     source: RolloutSource
     refit: LocalRefit
+    placement: Placement
     evaluator: Evaluator | None
     ranks: RankStates
     saver: Saver | None
@@ -103,6 +105,7 @@ class Trainer:
 
     def __init__(self, parts: Parts, config: Config) -> None:
         self._parts = parts
+        parts.timer.entering = parts.placement.enter  # no phase begins before everything is where it needs it
         self._config = config
         self._progress = Progress(recent_rewards=deque(maxlen=config.grpo.stop_window))
         self._unpublished: dict[str, float] | None = None
@@ -253,7 +256,7 @@ class Trainer:
             **update_metrics(updates),
             **memory_metrics(),
         }
-        for measure in parts.measures:
+        for measure in (*parts.measures, parts.placement.step_metrics):
             metrics |= measure()
         self._progress.recent_rewards.append(metrics["train/reward"])
         reason = self._finished()

@@ -12,6 +12,7 @@ from grpo.checkpoint.manifest import Shards
 from grpo.checkpoint.rank_state import Staged, staged_together
 from grpo.checkpoint.reading import OpenCheckpoint
 from grpo.errors import WorkerError
+from grpo.placement.resources import Residence, Resource
 from grpo.workers.groups.packed import BUCKET_BYTES, PackedTensor
 from grpo.workers.groups.worker_group import WorkerGroup
 from grpo.workers.protocol import UpdateResult
@@ -30,6 +31,7 @@ class PolicyGroup:
         self._bucket_bytes = bucket_bytes
         self._memory: dict[str, float] = {}
         self.weight_version = self._agreed(group.call_all("weight_version"))
+        self._residences: dict[Resource, Residence] = group.call_all("residences")[0]
 
     def logprobs(self, batch: Batch) -> Tensor:
         """[T] float32 on the CPU; see `Policy.logprobs`."""
@@ -75,6 +77,23 @@ class PolicyGroup:
         versions, untaken = zip(*self._group.call_all("load_state", checkpoint.path, optimizer), strict=True)
         self.weight_version = self._agreed(versions)
         return [name for names in untaken for name in names]
+
+    def residences(self) -> dict[Resource, Residence]:
+        """The same on every rank."""
+        return dict(self._residences)
+
+    def move(self, resource: Resource, residence: Residence) -> int:
+        """Every rank moves its part; the bytes of the largest."""
+        if self._residences[resource] == residence:
+            return 0
+        copied: int = max(self._group.call_all("move", resource, residence))
+        self._residences[resource] = residence
+        return copied
+
+    def release(self) -> dict[str, float]:
+        """On every rank; the largest of each figure."""
+        held = self._group.call_all("release")
+        return {name: max(each[name] for each in held) for name in held[0]}
 
     def step_metrics(self) -> dict[str, float]:
         """What a step's calls cost, since it was asked last, and the memory of the largest rank at the last update."""

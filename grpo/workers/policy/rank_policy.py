@@ -13,6 +13,7 @@ from grpo.checkpoint.manifest import Shards
 from grpo.checkpoint.rank_state import RankState, Staged
 from grpo.checkpoint.reading import open_checkpoint
 from grpo.errors import CheckpointError
+from grpo.placement.resources import Residence, Resource
 from grpo.telemetry.memory import memory_metrics
 from grpo.workers.groups.packed import PackedTensor, buckets
 from grpo.workers.protocol import StatefulPolicy, UpdateResult
@@ -73,6 +74,15 @@ class RankPolicy:
         with open_checkpoint(checkpoint, None, verify_hashes=False) as opened:
             untaken = self._state.load(opened, optimizer=optimizer)
         return self._policy.weight_version, untaken
+
+    def residences(self) -> dict[Resource, Residence]:
+        return dict(self._policy.residences())
+
+    def move(self, resource: Resource, residence: Residence) -> int:
+        return self._policy.move(resource, residence)
+
+    def release(self) -> dict[str, float]:
+        return dict(self._policy.release())
 
     def _of_first(self, value: Tensor) -> Tensor | None:
         return value if _is_first() else None

@@ -10,6 +10,7 @@ from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch
 from grpo.workers.policy.forward import ModelInputs
 from grpo.workers.policy.token_logprobs import TokenLogprobs
+from grpo.workers.policy.transfer import to_device
 
 
 def token_values(batch: Batch, micro: MicroBatch, inputs: ModelInputs, current: TokenLogprobs) -> TokenValues:
@@ -21,10 +22,10 @@ def token_values(batch: Batch, micro: MicroBatch, inputs: ModelInputs, current: 
     return TokenValues(
         logprobs=logprobs,
         mask=torch.ones_like(inputs.targets, dtype=torch.bool),
-        sequence_ids=inputs.sequence_ids.to(device),
+        sequence_ids=to_device(inputs.sequence_ids, device),
         num_sequences=len(micro.rows),
-        advantages=batch.advantages[torch.as_tensor(micro.rows)].to(device),
-        generation_logprobs=batch.generation_logprobs[inputs.trained].to(device),
+        advantages=to_device(batch.advantages[torch.as_tensor(micro.rows)], device),
+        generation_logprobs=to_device(batch.generation_logprobs[inputs.trained], device),
         old_logprobs=_at(batch.old_logprobs, inputs.trained, device),
         reference_logprobs=_at(batch.reference_logprobs, inputs.trained, device),
         entropy=current.entropy,
@@ -47,4 +48,4 @@ def _of_dummy(batch: Batch, inputs: ModelInputs, current: TokenLogprobs) -> Toke
 
 
 def _at(values: Tensor | None, index: Tensor, device: torch.device) -> Tensor | None:
-    return None if values is None else values[index].to(device)
+    return None if values is None else to_device(values[index], device)
