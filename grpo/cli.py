@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from grpo.commands.accept import accept, rebase
+from grpo.commands.canary import canary
 from grpo.commands.checkpoint import app as checkpoint_app
+from grpo.commands.compare import compare
+from grpo.commands.diagnose import diagnose
+from grpo.commands.doctor import doctor
 from grpo.commands.judge import judge
 from grpo.commands.matrix import app as matrix_app
 from grpo.errors import ConfigError, GrpoError
@@ -171,6 +176,12 @@ def report(
 
 
 app.command("judge")(judge)
+app.command("compare")(compare)
+app.command("canary")(canary)
+app.command("doctor")(doctor)
+app.command("diagnose")(diagnose)
+app.command("accept")(accept)
+app.command("rebase")(rebase)
 app.add_typer(matrix_app, name="matrix")
 app.add_typer(checkpoint_app, name="checkpoint")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,6 +23,7 @@ from grpo.telemetry.reader import read_manifest
 from grpo.telemetry.report import write_report
 from grpo.telemetry.run_directory import Mode, RunDirectory
 from grpo.trainer.assemble import assembled, checkpoint_manager
+from grpo.trainer.canary import keep_canary
 from grpo.trainer.held import HeldCheckpoints
 from grpo.trainer.loop import Outcome, Trainer
 from grpo.trainer.prepare import Prepared, prepare
@@ -80,6 +82,7 @@ def train(
             run = stack.enter_context(_open(prepared, directory, start, fresh=fresh or restarted, command=command))
             stack.enter_context(_signals_on_record(run, stop))
         run.start_log()
+        no_canary = keep_canary(config.cluster, run, os.environ)
         if checkpoints is not None:
             checkpoints.prepare()
         lock.take()
@@ -92,6 +95,8 @@ def train(
             assembled(prepared, run, rewards, checkpoints, observers=observers, say=say, before_save=lock.check)
         )
         trainer = Trainer(parts, config)
+        if no_canary is not None:
+            console.message(no_canary)
         if restarted:
             console.message("the earlier run here ended before its first checkpoint: kept beside it, begun anew")
         _tell_what_was_found(run, console, found, None if fresh else _missing_save(found, directory))
