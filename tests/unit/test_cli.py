@@ -137,7 +137,8 @@ def test_a_run_that_is_stopped_says_by_its_exit_code_what_to_do(run, tmp_path, m
         second, _, _ = run("train", "tiny", *overrides)
     assert (first, second) == (code, 0)
     assert f"stopped by {number.name} and saved; the same command without --fresh resumes" in out
-    assert [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").open()] == [0, 1, 2]
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 85), (signal.SIGINT, 130)])

@@ -112,7 +112,7 @@ def test_the_lock_of_a_process_that_is_just_dying_is_waited_for(tmp_path, monkey
     def freed_at_the_third_look(descriptor):
         looks.append(descriptor)
         if len(looks) == 3:
-            first._close()
+            first.release()
         return real(descriptor)
 
     monkeypatch.setattr(module, "_locked", freed_at_the_third_look)
@@ -126,7 +126,7 @@ def test_a_lock_that_outlives_its_process_is_respected(tmp_path, watching):
     write(tmp_path, **(content(tmp_path) | {"process_id": 2**22 + 5}))
     with pytest.raises(TelemetryError, match=f"process {2**22 + 5} on"):
         DirectoryLock(tmp_path)
-    first._close()
+    first.release()
 
 
 def test_a_lease_of_another_host_that_lives_is_respected(tmp_path, watching):
