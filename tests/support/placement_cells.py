@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import itertools
 import threading
@@ -15,7 +16,9 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from grpo.checkpoint import staging
 from grpo.checkpoint.manager import CheckpointManager
+from grpo.checkpoint.shards import plan_shards
 from grpo.config.schema import Config
 from grpo.models.loading import load_model
 from grpo.placement.placement import Placement
@@ -28,7 +31,7 @@ from grpo.workers.offload.memory import DeviceMemory
 from grpo.workers.protocol import SamplingParams
 from tests.support.generation import write_model
 from tests.support.ledger import PRETEND_GPU, Ledger, adopt_engine, adopt_policy, misplace
-from tests.support.policy import random_batch
+from tests.support.policy import joined, random_batch
 
 VOCABULARY = 37
 SAMPLING = SamplingParams(max_new_tokens=3)
@@ -133,6 +136,7 @@ class Bench:
         self.timer = PhaseTimer(entering=self.placement.enter)
         self.delivery = LocalRefit(self.policy, self.engine)
         self.staged: dict[str, Tensor] = {}
+        self._buffers = staging.StagingBuffers()
         self._seeds = itertools.count()
 
     def do(self, phase: str) -> Any:
@@ -164,8 +168,14 @@ class Bench:
     def checkpoint(self) -> None:
         """Stage all that is saved, on the host."""
         with self.timer.phase("checkpoint"):
-            tensors, _ = self.policy.state()
-            self.staged = {name: each.detach().to("cpu", copy=True) for name, each in tensors.items()}
+            plan = plan_shards(self.policy.state()[0])
+            content = self._buffers.stage(plan)
+        copies = [
+            dataclasses.replace(piece, data=copy)
+            for file, pieces in plan.shards.items()
+            for piece, copy in zip(pieces, staging._views(content[file], pieces), strict=True)
+        ]
+        self.staged = joined(copies)
 
     def sample(self) -> Any:
         return self.engine.generate([[3, 4, 5], [6]], 2, SAMPLING, [1, 2])
