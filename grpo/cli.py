@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,12 +13,13 @@ from rich.console import Console
 
 from grpo.commands.accept import accept, rebase
 from grpo.commands.canary import canary
+from grpo.commands.checkpoint import app as checkpoint_app
 from grpo.commands.compare import compare
 from grpo.commands.diagnose import diagnose
 from grpo.commands.doctor import doctor
 from grpo.commands.judge import judge
 from grpo.commands.matrix import app as matrix_app
-from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
+from grpo.errors import ConfigError, GrpoError
 from grpo.planning.resident import Resident
 
 if TYPE_CHECKING:
@@ -52,26 +54,34 @@ def train(
         float | None, typer.Option(min=0, max=1, help="exit 1 if the last validation accuracy is below this")
     ] = None,
 ) -> None:
-    """Train. A run directory that has a checkpoint is resumed."""
-    from grpo.checkpoint.signals import Interrupted, StopRequest
+    """Train. A run directory that has a checkpoint is resumed.
+
+    SIGTERM, SIGUSR1, Ctrl-C and checkpointing.checkpoint_must_save_by save and stop. Exit codes: 0 done; 85 stopped and
+    saved, start the same command again; 130 stopped by Ctrl-C; 1 failed, or --require-accuracy not reached; 2 something
+    that you can mend, which one line names. 75 is left to the machinery around.
+    """
+    from grpo.checkpoint.signals import StopRequest
 
     recipe, overrides = _recipe(arguments, config)
-    with StopRequest(at_once=True) as stop:
+    with StopRequest(at_once=True, started=_start_of_process()) as stop:
         try:
             finished = _train(recipe, overrides, stop, fresh=fresh, quiet=quiet)
-        except Interrupted as interrupted:
-            name = interrupted.args[0]
+        except KeyboardInterrupt as interrupted:
+            name = stop.raised(interrupted)
+            if name is None:
+                raise
+            stop.ignore()
             typer.echo(f"stopped by {name} before the first step; nothing was trained", err=True)
-            raise typer.Exit(130 if name == "SIGINT" else EXIT_REQUEUE) from interrupted
-    if finished.outcome.signal is not None:
-        typer.echo(f"stopped by {finished.outcome.signal} {_what_is_saved(finished.outcome)}")
+            raise typer.Exit(_exit_code(name, saved=False, steps=0)) from interrupted
+        stop.ignore()
+    outcome = finished.outcome
+    if outcome.stopped_by is not None:
+        typer.echo(f"stopped by {outcome.stopped_by} {_what_is_saved(outcome)}")
     typer.echo(f"report: {finished.report}")
     typer.echo(finished.summary)
-    if finished.outcome.signal is not None:
-        raise typer.Exit(_exit_code(finished.outcome))
-    if require_accuracy is not None and (
-        finished.outcome.accuracy is None or finished.outcome.accuracy < require_accuracy
-    ):
+    if outcome.stopped_by is not None:
+        raise typer.Exit(_exit_code(outcome.stopped_by, saved=outcome.saved, steps=outcome.steps))
+    if require_accuracy is not None and (outcome.accuracy is None or outcome.accuracy < require_accuracy):
         typer.echo(f"not learned: --require-accuracy {require_accuracy}", err=True)
         raise typer.Exit(1)
 
@@ -173,6 +183,7 @@ app.command("diagnose")(diagnose)
 app.command("accept")(accept)
 app.command("rebase")(rebase)
 app.add_typer(matrix_app, name="matrix")
+app.add_typer(checkpoint_app, name="checkpoint")
 
 
 def _train(recipe: str, overrides: list[str], stop: StopRequest, *, fresh: bool, quiet: bool) -> FinishedRun:
@@ -195,11 +206,17 @@ def _what_is_saved(outcome: Outcome) -> str:
     return "without a checkpoint: checkpointing.enabled=false"
 
 
-def _exit_code(outcome: Outcome) -> int:
-    """Of a run that a signal stopped. Started again, one without a checkpoint would lose its steps."""
-    if outcome.signal == "SIGINT":
-        return 130
-    return EXIT_REQUEUE if outcome.saved or outcome.steps == 0 else 1
+def _exit_code(stopped_by: str, *, saved: bool, steps: int) -> int:
+    from grpo.trainer.stopping import exit_code_of
+
+    return exit_code_of(stopped_by, saved=saved, steps=steps)
+
+
+def _start_of_process() -> float:
+    """The instant of `time.monotonic` at which this process began: importing torch counts in its time limit."""
+    import psutil
+
+    return time.monotonic() - (time.time() - psutil.Process().create_time())
 
 
 def _recipe(arguments: list[str] | None, option: str | None) -> tuple[str, list[str]]:

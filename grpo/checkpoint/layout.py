@@ -5,7 +5,7 @@ A step goes through these names; only the plain one and, where that is missing, 
     step_N.tmp        being written, or left by a kill
     step_N            complete: it got this name by one rename, after everything in it was on the disk
     step_N.replaced   the earlier one of a step that is saved again, until the new one has its name
-    step_N.trash      being deleted, or left by a kill
+    step_N.trash      being deleted, left by a kill, or read by a process that began before (then .trash.1 is the next)
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ VALUES = "values.json"
 MARKER = ".grpo-checkpoint"  # first file made and last one deleted: a folder that holds it may be deleted
 PIN = "pin"
 WRITER_LOCK = ".lock"
+RUN_LOCK = ".run.lock"
 
 TMP, REPLACED, TRASH = ".tmp", ".replaced", ".trash"
-_FOLDER = re.compile(r"step_(0|[1-9][0-9]*)(\.tmp|\.replaced|\.trash)?")
+_FOLDER = re.compile(r"step_(0|[1-9][0-9]*)(?:(\.tmp|\.replaced)|(\.trash)(?:\.[1-9][0-9]*)?)?")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,16 @@ def step_folders(directory: Path) -> Iterator[StepFolder]:
     for name in entries:
         match = _FOLDER.fullmatch(name)
         if match:
-            yield StepFolder(directory / name, int(match[1]), match[2] or "")
+            yield StepFolder(directory / name, int(match[1]), match[2] or match[3] or "")
+
+
+def free_trash(directory: Path, step: int) -> Path:
+    """A name for a folder to be deleted: `.trash` is taken while somebody reads what the step was before."""
+    trash, number = step_folder(directory, step, TRASH), 0
+    while trash.exists():
+        number += 1
+        trash = step_folder(directory, step, f"{TRASH}.{number}")
+    return trash
 
 
 def looks_like_checkpoint(folder: Path) -> bool:

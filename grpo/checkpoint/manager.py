@@ -25,6 +25,7 @@ from grpo.checkpoint.layout import (
     TRASH,
     VALUES,
     WRITER_LOCK,
+    free_trash,
     is_leftover,
     looks_like_checkpoint,
     step_folder,
@@ -86,6 +87,7 @@ class CheckpointManager:
         metric_name: str,
         higher_is_better: bool,
         fingerprint: Mapping[str, Any],
+        keep_every_n_steps: int | None = None,
         max_shard_bytes: int = MAX_SHARD_BYTES,
     ) -> None:
         assert keep_latest > 0, keep_latest
@@ -94,6 +96,7 @@ class CheckpointManager:
         self.directory = directory
         self._keep_latest = keep_latest
         self._keep_top_k = keep_top_k
+        self._keep_every_n_steps = keep_every_n_steps
         self._metric_name = metric_name
         self._higher_is_better = higher_is_better
         self._fingerprint = json.loads(canonical(fingerprint))
@@ -205,6 +208,25 @@ class CheckpointManager:
                 "checkpointing.checkpoint_dir, or else logger.log_dir, must be a folder that can be written"
             ) from error
 
+    def superfluous(self) -> Sequence[CheckpointInfo]:
+        """What retention deletes at the next save, if nobody reads it then; oldest first."""
+        return superfluous(
+            self.list(),
+            keep_latest=self._keep_latest,
+            keep_top_k=self._keep_top_k,
+            metric_name=self._metric_name,
+            higher_is_better=self._higher_is_better,
+            keep_every_n_steps=self._keep_every_n_steps,
+        )
+
+    def prune(self) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+        """Apply retention now, as every save does at its end: what was removed, and what could not be.
+
+        Raises CheckpointError if a run saves at this moment.
+        """
+        with self._writing():
+            return self._retain()
+
     def clean(self) -> None:
         """Delete what kills left behind and finish a replacement that one interrupted, as every save does first."""
         if self.directory.is_dir():
@@ -254,8 +276,10 @@ class CheckpointManager:
 
     def _tidy(self) -> None:
         for folder in step_folders(self.directory):
-            if folder.suffix in (TMP, TRASH) and is_leftover(folder.path):
+            if folder.suffix == TMP and is_leftover(folder.path):
                 self._delete(folder.path)
+            elif folder.suffix == TRASH and is_leftover(folder.path):
+                self._delete_unless_read(folder.path)
             elif folder.suffix == REPLACED and looks_like_checkpoint(folder.path):
                 if step_folder(self.directory, folder.step).exists():
                     self._remove_unless_read(folder.path, folder.step)
@@ -310,6 +334,8 @@ class CheckpointManager:
     def _commit(self, step: int) -> None:
         final, replaced = step_folder(self.directory, step), step_folder(self.directory, step, REPLACED)
         if final.exists():
+            if replaced.exists():  # somebody still reads what this step was before
+                files.rename(replaced, free_trash(self.directory, step))
             # Until the next rename the old one is found under this name.
             files.rename(final, replaced)
         files.rename(step_folder(self.directory, step, TMP), final)
@@ -320,13 +346,7 @@ class CheckpointManager:
         problems: tuple[str, ...] = ()
         try:
             self._tidy()
-            for info in superfluous(
-                self.list(),
-                keep_latest=self._keep_latest,
-                keep_top_k=self._keep_top_k,
-                metric_name=self._metric_name,
-                higher_is_better=self._higher_is_better,
-            ):
+            for info in self.superfluous():
                 if self._remove_unless_read(info.path, info.step):
                     removed += (info.path,)
         except OSError as error:
@@ -335,7 +355,7 @@ class CheckpointManager:
 
     def _remove_unless_read(self, path: Path, step: int) -> bool:
         """Whether the checkpoint could be removed; one that a process reads is left for the next save."""
-        trash = step_folder(self.directory, step, TRASH)
+        trash = free_trash(self.directory, step)
         if not (path / MANIFEST).is_file():
             self._trash(path, trash)
             return True
@@ -343,6 +363,14 @@ class CheckpointManager:
             if descriptor is not None:
                 self._trash(path, trash)
         return descriptor is not None
+
+    def _delete_unless_read(self, trash: Path) -> None:
+        if not (trash / MANIFEST).is_file():
+            self._delete(trash)
+            return
+        with files.locked(trash / MANIFEST, exclusive=True) as descriptor:
+            if descriptor is not None:
+                self._delete(trash)
 
     def _trash(self, path: Path, trash: Path) -> None:
         # Renamed first: a kill in the middle must not leave half of it under a checkpoint's name.

@@ -37,6 +37,7 @@ class OnDemandSource:
         self._sampling = sampling
         self._grpo = grpo
         self._groups_drawn = 0
+        self._before: dict[str, Any] = self.state()[1]
 
     @property
     def exhausted(self) -> bool:
@@ -74,6 +75,12 @@ class OnDemandSource:
             prompt_tokens=sum(len(each.prompt.token_ids) for each in drawn),
             metrics=metrics,
         )
+
+    def begin(self) -> None:
+        self._before = self.state()[1]
+
+    def go_back(self) -> None:
+        self.load_state({}, self._before)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {}, {"loader": self._loader.state(), "groups_drawn": self._groups_drawn}

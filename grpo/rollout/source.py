@@ -35,6 +35,14 @@ class RolloutSource(Protocol):
         """The next step's trajectories; None when the prompts are used up."""
         ...
 
+    def begin(self) -> None:
+        """The next rollout begins here, as far as `go_back` is concerned."""
+        ...
+
+    def go_back(self) -> None:
+        """Undo what `next_rollout` took since `begin`, also where an exception has interrupted it."""
+        ...
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors by name and JSON values from which `load_state` continues: nothing drawn twice, nothing skipped."""
         ...

@@ -157,6 +157,16 @@ def check_schema_version(record: Mapping[str, Any], place: str) -> None:
         )
 
 
+def set_torn_aside(path: Path) -> None:
+    """Move a torn last line from `x.jsonl` to `x.discarded.jsonl`: what is appended would become a part of it."""
+    content = path.read_bytes() if path.is_file() else b""
+    whole, newline, torn = content.rpartition(b"\n")
+    if torn:
+        with JournalWriter(path.with_name(f"{path.stem}.discarded.jsonl")) as discarded:
+            discarded.append({"torn": torn.decode(errors="replace")})
+        os.truncate(path, len(whole) + len(newline))
+
+
 def set_aside(path: Path, *, after_step: int) -> int:
     """Move the records of later steps, and a torn last line, from `x.jsonl` to `x.discarded.jsonl`.
 

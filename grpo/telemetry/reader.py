@@ -99,6 +99,11 @@ def read_manifest(directory: Path) -> Manifest:
         raise TelemetryError(f"{path}: {key}: {first['msg']}") from error
 
 
+def read_config(directory: Path) -> dict[str, Any]:
+    """The run's configuration as it was resolved; {} where it is missing. Raises TelemetryError."""
+    return _read_config(directory / "config.yaml")
+
+
 def _read_object(path: Path) -> dict[str, Any]:
     """A JSON object with a schema version; {} when there is no file."""
     if not path.is_file():

@@ -14,7 +14,15 @@ from grpo.errors import GrpoError, TelemetryError
 from grpo.telemetry import lock, manifest
 from grpo.telemetry.environment import describe_environment, describe_node, git_state, grpo_version, this_process
 from grpo.telemetry.events import EventKind
-from grpo.telemetry.journal import JournalWriter, disk_error, replace_json, replace_text, set_aside
+from grpo.telemetry.journal import (
+    JournalWriter,
+    disk_error,
+    read_journal,
+    replace_json,
+    replace_text,
+    set_aside,
+    set_torn_aside,
+)
 from grpo.telemetry.lock import DirectoryLock
 from grpo.telemetry.logs import start_log
 from grpo.telemetry.manifest import Manifest, Resume, State
@@ -49,7 +57,7 @@ class RunDirectory:
         self._samples: JournalWriter | None = None
         self._ranks: JournalWriter | None = None
         self._log: logging.Handler | None = None
-        self._last_step = record.resumes[-1].step if record.resumes else -1
+        self._last_step = -1
         self._finished = False
 
     @classmethod
@@ -93,6 +101,7 @@ class RunDirectory:
         try:
             cleaned = redactor.command(command)
             if resume_step is not None:
+                set_torn_aside(directory / "events.jsonl")
                 record = _resumed(directory, resume_step, cleaned, facts)
             else:
                 record = _new_manifest(name, cleaned, facts)
@@ -119,6 +128,7 @@ class RunDirectory:
         }
         self._metrics.close()
         self._metrics = JournalWriter(self.path / "metrics.jsonl")
+        self._last_step = max((line["step"] for line in read_journal(self.path / "metrics.jsonl")), default=-1)
         self.write_event("resumed", step=resume_step, earlier_config=kept, **discarded)
 
     def _write_config(self, text: str) -> str | None:
@@ -135,17 +145,18 @@ class RunDirectory:
 
     @property
     def last_step(self) -> int:
-        """The step of the last metrics line; -1 before the first."""
+        """The step of the last metrics line; -1 before the first. A kill may have lost the line of the resumed step."""
         return self._last_step
 
     def write_metrics(self, step: int, values: Mapping[str, float | None]) -> None:
         """One line of metrics.jsonl. Steps ascend. NaN and infinity are kept (as strings); None means not measured.
 
         Raises TypeError, naming the metric, for anything that is not a number: tensors are the caller's to convert, at
-        the one place where the device is waited for.
+        the one place where the device is waited for. Raises TelemetryError if another run has taken the directory.
         """
         if step <= self._last_step:
             raise ValueError(f"metrics of step {step} after those of step {self._last_step}")
+        self._lock.check()
         self._metrics.append({"step": step, **{name: _number(name, value) for name, value in values.items()}})
         self._last_step = step
 

@@ -49,6 +49,7 @@ class PhaseTimer:
         self._synchronise = synchronise
         self.entering = entering
         self._in_step = False
+        self._started = 0.0
         self._phase: Phase | None = None
         self._part: str | None = None
         self._seconds: dict[str, float] = {}
@@ -65,14 +66,18 @@ class PhaseTimer:
         self._in_step = True
         self._seconds = {f"timing/{phase}": 0.0 for phase in PHASES}
         times: dict[str, float] = {}
-        started = self._now()
+        self._started = self._now()
         try:
             yield times
         finally:
-            total = self._now() - started
+            times.update(self.so_far())
             self._in_step = False
-            claimed = sum(self._seconds[f"timing/{phase}"] for phase in PHASES)
-            times.update({"timing/total": total, **self._seconds, "timing/other": total - claimed})
+
+    def so_far(self) -> dict[str, float]:
+        """What the step's mapping would be if the step ended now, the phase that is being timed left out."""
+        total = self._now() - self._started
+        claimed = sum(self._seconds[f"timing/{phase}"] for phase in PHASES)
+        return {"timing/total": total, **self._seconds, "timing/other": total - claimed}
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:

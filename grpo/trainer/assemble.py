@@ -51,6 +51,7 @@ def assembled(
     *,
     observers: tuple[StepObserver, ...] = (),
     say: Callable[[str], None] = lambda _: None,
+    before_save: Callable[[], None] = lambda: None,
 ) -> Iterator[Parts]:
     """Start engine and policy; on leaving, by an exception too, they and their processes are ended."""
     config = prepared.config
@@ -104,6 +105,7 @@ def assembled(
             throughput=Throughput.of(config, Dimensions.of(prepared.model_config), _devices(config, policy, run)),
             observers=observers,
             say=say,
+            before_save=before_save,
             measures=(policy.step_metrics,),
             rank_seconds=policy.rank_seconds if isinstance(policy, PolicyGroup) else None,
         )
@@ -152,7 +154,8 @@ def checkpoint_manager(prepared: Prepared, run_path: Path) -> CheckpointManager 
     return CheckpointManager(
         Path(settings.checkpoint_dir) if settings.checkpoint_dir else run_path / "checkpoints",
         keep_latest=settings.keep_latest, keep_top_k=settings.keep_top_k, metric_name=settings.metric_name,
-        higher_is_better=settings.higher_is_better, fingerprint={"model": model},
+        higher_is_better=settings.higher_is_better, keep_every_n_steps=settings.keep_every_n_steps,
+        fingerprint={"model": model},
     )  # fmt: skip
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from grpo.batching.batch import Batch
 from grpo.checkpoint.rank_state import RankStates
 from grpo.checkpoint.reading import OpenCheckpoint
-from grpo.checkpoint.rng import restore_rng
+from grpo.checkpoint.rng import capture_rng, restore_rng
 from grpo.checkpoint.saver import Saver, SaveReport
-from grpo.checkpoint.signals import StopRequest
+from grpo.checkpoint.signals import Abandoned, StopRequest
 from grpo.checkpoint.stored import StoredTensors
 from grpo.config.schema import Config
 from grpo.errors import GrpoError
@@ -31,12 +31,13 @@ from grpo.trainer.step_metrics import (
     rollout_metrics,
     update_metrics,
 )
+from grpo.trainer.stopping import Stopping
 from grpo.trainer.throughput import Throughput
 from grpo.workers.groups.watchdog import watched
 from grpo.workers.policy.group import RankSeconds
 from grpo.workers.protocol import Policy
 
-EndReason = Literal["steps", "epochs", "reward", "signal"]
+EndReason = Literal["steps", "epochs", "reward", "stopped"]
 
 
 class StepObserver(Protocol):
@@ -63,6 +64,7 @@ class Parts:
     measures: tuple[Callable[[], Mapping[str, float]], ...] = ()  # what the parts count themselves, since asked last
     rank_seconds: Callable[[], RankSeconds] | None = None  # of a policy in workers, since asked last
     say: Callable[[str], None] = lambda _: None  # a line for people
+    before_save: Callable[[], None] = lambda: None  # raises where this run may not save any more
 
 
 @dataclass
@@ -72,13 +74,24 @@ class Progress:
     step: int = 0
     recent_rewards: deque[float] = field(default_factory=deque)
     accuracy: float | None = None
+    validation_pending: bool = False  # a stop came before the step's validation was through: the next run makes it good
 
     def values(self) -> dict[str, Any]:
-        return {"step": self.step, "recent_rewards": list(self.recent_rewards), "accuracy": self.accuracy}
+        return {
+            "step": self.step,
+            "recent_rewards": list(self.recent_rewards),
+            "accuracy": self.accuracy,
+            "validation_pending": self.validation_pending,
+        }
 
     @classmethod
     def of(cls, values: Mapping[str, Any], window: int) -> Progress:
-        return cls(int(values["step"]), deque(values["recent_rewards"], maxlen=window), values["accuracy"])
+        return cls(
+            int(values["step"]),
+            deque(values["recent_rewards"], maxlen=window),
+            values["accuracy"],
+            bool(values.get("validation_pending", False)),
+        )
 
 
 @dataclass(frozen=True)
@@ -88,12 +101,12 @@ class Outcome:
     reason: EndReason
     steps: int
     accuracy: float | None  # of the last validation
-    signal: str | None = None
+    stopped_by: str | None = None  # the name of a signal, or of the key of the time limit
     saved: bool = False  # whether the last step is in a checkpoint
 
 
 class Trainer:
-    """Runs steps until a limit, a reward, the end of the prompts or a signal."""
+    """Runs steps until a limit, a reward, the end of the prompts, a signal or the end of its time."""
 
     def __init__(self, parts: Parts, config: Config) -> None:
         self._parts = parts
@@ -102,55 +115,50 @@ class Trainer:
         self._progress = Progress(recent_rewards=deque(maxlen=config.grpo.stop_window))
         self._unpublished: dict[str, float] | None = None
         self._unpublished_ranks: RankSeconds | None = None
+        self._last_row: dict[str, float] = {}
         self._validated_step: int | None = None
         self._saved_step: int | None = None
+        self._stopping = Stopping(StopRequest(), config.checkpointing)
 
     @property
     def step(self) -> int:
         """Steps done."""
         return self._progress.step
 
-    def run(self, stop: StopRequest) -> Outcome:
-        """Train to the end, or save and return when `stop` is requested. A save in the background has ended by then.
+    def run(self, stop: StopRequest, *, longest_save_s: float = 0.0) -> Outcome:
+        """Train to the end, or until a stop is requested or the time limit is near; then what is done is saved.
+
+        A save in the background has ended by then. `longest_save_s`: what a save of this run took at most before it was
+        interrupted.
 
         Raises:
-            CheckpointError: a save failed, also one in the background during an earlier step.
+            CheckpointError: a save failed, also one in the background during an earlier step, or the time limit leaves
+                no time for a single step.
         """
+        self._stopping = Stopping(stop, self._config.checkpointing, longest_save_s=longest_save_s)
         try:
-            outcome = self._run(stop)
+            outcome = self._run()
         except Exception as error:
             self._await_save_after(error)
             raise
         self._await_save()
         return outcome
 
-    def _run(self, stop: StopRequest) -> Outcome:
-        if self.step == 0 and self._config.grpo.val_at_start and self._parts.evaluator is not None:
-            with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
-                metrics = self._validate(0)
-            self._unpublished = {**times, **metrics}
-        reason = self._finished(stop)
+    def _run(self) -> Outcome:
+        self._validate_before_training()
+        reason = self._finished()
         while reason is None:
-            step = self.step + 1
-            with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
-                self._publish()
-                done = self._step(step, stop)
-                if done is None:
-                    self._close_without_step()
-            if done is None:
-                reason = "epochs"
-                break
-            rollout, batch, metrics, reason = done
-            self._unpublished = {**times, **metrics, **self._parts.throughput.metrics(rollout, batch, times)}
-            self._unpublished_ranks = None if self._parts.rank_seconds is None else self._parts.rank_seconds()
-        self._publish()
-        return Outcome(
-            reason, self.step, self._progress.accuracy, stop.requested if reason == "signal" else None,
-            saved=self._saved_step == self.step,
-        )  # fmt: skip
+            reason = self._timed_step() or self._finished()
+        stopped_by = self._stopping.due() if reason == "stopped" else None
+        if reason == "stopped" and self._parts.saver is not None and self.step not in (0, self._saved_step):
+            with self._parts.timer.step():
+                self._save(self.step, self._last_row)
+        if not self._progress.validation_pending:
+            self._publish()
+        return Outcome(reason, self.step, self._progress.accuracy, stopped_by, saved=self._saved_step == self.step)
 
     def load(self, checkpoint: OpenCheckpoint) -> None:
-        """Continue from a checkpoint."""
+        """Continue from a checkpoint. Its metrics are written if the run was killed before it could."""
         with_optimizer = self._config.checkpointing.load_optimizer
         values = checkpoint.values
         untaken = self._parts.ranks.load(checkpoint, optimizer=with_optimizer)
@@ -158,6 +166,9 @@ class Trainer:
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
         untaken += restore_rng(checkpoint.tensors, values["rng"])
         self._saved_step = self.step
+        self._last_row = dict(checkpoint.metrics)
+        if self._parts.run.last_step < self.step:
+            self._unpublished = dict(checkpoint.metrics)
         backend = values["policy"].get("backend")
         self._parts.run.write_event(
             "checkpoint_loaded", step=self.step, path=str(checkpoint.path), backend=backend, optimizer=with_optimizer,
@@ -167,6 +178,52 @@ class Trainer:
             self._parts.say("checkpointing.load_optimizer=false: the optimizer's state is lost and begins anew")
         if untaken:
             self._parts.say(f"random states that this run cannot take from the checkpoint: {', '.join(untaken)}")
+
+    def _validate_before_training(self) -> None:
+        """The validation of the untrained policy, or the one that a stop kept the last step from."""
+        pending = self._progress.validation_pending
+        wanted = pending or (self.step == 0 and self._config.grpo.val_at_start)
+        if self._parts.evaluator is None or not wanted:
+            self._progress.validation_pending = False
+            return
+        try:
+            limit = watched(self._config.cluster.step_timeout_s)
+            with limit, self._parts.timer.step() as times, self._stopping.validation():
+                metrics = self._validate(self.step)
+        except Abandoned:
+            return
+        if not pending:
+            self._unpublished = {**times, **metrics}
+            return
+        self._progress.validation_pending = False
+        self._last_row |= metrics
+        self._unpublished = dict(self._last_row)
+        if self._checkpoint_due(self.step, self._finished()):
+            with self._parts.timer.step():
+                self._save(self.step, self._last_row)  # again, since the best are known by these metrics
+
+    def _timed_step(self) -> EndReason | None:
+        """One step and its metrics; one that is given up leaves the run as it was before it."""
+        self._parts.source.begin()
+        rng = capture_rng()
+        try:
+            with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
+                self._publish()
+                done = self._step(self.step + 1)
+                if done is None:
+                    self._close_without_step()
+        except Abandoned:
+            self._parts.source.go_back()
+            restore_rng(*rng)
+            return "stopped"
+        if done is None:
+            return "epochs"
+        rollout, batch, metrics, reason = done
+        self._last_row = self._row(times, metrics, rollout, batch)
+        self._unpublished = self._last_row
+        self._unpublished_ranks = None if self._parts.rank_seconds is None else self._parts.rank_seconds()
+        self._stopping.step_done(times["timing/total"])
+        return reason
 
     def _close_without_step(self) -> None:
         """What the last step would have done, had it been known to be the last.
@@ -178,15 +235,20 @@ class Trainer:
             metrics = self._validate(self.step)
         wanted = self._parts.saver is not None and self._config.checkpointing.save_at_end
         if wanted and self.step > 0 and self._saved_step != self.step:
-            self._save(self.step, metrics)
+            self._save(self.step, {**self._last_row, **metrics})
 
-    def _step(self, step: int, stop: StopRequest) -> tuple[Rollout, Batch, dict[str, float], EndReason | None] | None:
-        """A step's rollout, batch and metrics, and why it is the last one, if it is; None: no prompts are left."""
+    def _step(self, step: int) -> tuple[Rollout, Batch, dict[str, float], EndReason | None] | None:
+        """A step's rollout, batch and metrics, and why it is the last one, if it is; None: no prompts are left.
+
+        Raises:
+            Abandoned: the rollout left no time for the rest of the step and a save.
+        """
         parts, timer = self._parts, self._parts.timer
         if parts.saver is not None:
             self._tell(parts.saver.poll())
         parts.refit.ensure_current(timer)
-        rollout = parts.source.next_rollout(timer)
+        with self._stopping.rollout():
+            rollout = parts.source.next_rollout(timer)
         if rollout is None:
             return None
         batch, rewards = training_batch(rollout.trajectories, parts.policy, self._config, timer)
@@ -205,29 +267,34 @@ class Trainer:
         for measure in (*parts.measures, parts.placement.step_metrics):
             metrics |= measure()
         self._progress.recent_rewards.append(metrics["train/reward"])
-        reason = self._finished(stop)
+        reason = self._finished()
         if self._validation_due(step, reason):
-            metrics |= self._validate(step)
+            try:
+                with self._stopping.validation():
+                    metrics |= self._validate(step)
+            except Abandoned:
+                self._progress.validation_pending, reason = True, "stopped"
         if self._checkpoint_due(step, reason):
-            self._save(step, metrics)
+            self._save(step, self._row(timer.so_far(), metrics, rollout, batch))
         return rollout, batch, metrics, reason
 
-    def _finished(self, stop: StopRequest) -> EndReason | None:
+    def _finished(self) -> EndReason | None:
+        """Why there is no further step. A run that is at its end is not stopped by a signal any more."""
         grpo, rewards = self._config.grpo, self._progress.recent_rewards
-        if stop.requested is not None:
-            return "signal"
         if self.step >= grpo.max_num_steps:
             return "steps"
         full = len(rewards) == grpo.stop_window
         if grpo.stop_at_reward is not None and full and sum(rewards) / len(rewards) >= grpo.stop_at_reward:
             return "reward"
-        return "epochs" if self._parts.source.exhausted else None
+        if self._parts.source.exhausted:
+            return "epochs"
+        return None if self._stopping.due() is None else "stopped"
 
     def _validation_due(self, step: int, reason: EndReason | None) -> bool:
-        if self._parts.evaluator is None or reason == "signal":
+        if self._parts.evaluator is None:
             return False
-        grpo = self._config.grpo
-        return (grpo.val_period > 0 and step % grpo.val_period == 0) or (grpo.val_at_end and reason is not None)
+        grpo, last = self._config.grpo, reason not in (None, "stopped")
+        return (grpo.val_period > 0 and step % grpo.val_period == 0) or (grpo.val_at_end and last)
 
     def _validate(self, step: int) -> dict[str, float]:
         assert self._parts.evaluator is not None
@@ -253,12 +320,13 @@ class Trainer:
     def _checkpoint_due(self, step: int, reason: EndReason | None) -> bool:
         settings = self._config.checkpointing
         return self._parts.saver is not None and (
-            step % settings.save_period == 0 or reason == "signal" or (reason is not None and settings.save_at_end)
+            step % settings.save_period == 0 or reason == "stopped" or (reason is not None and settings.save_at_end)
         )
 
     def _save(self, step: int, metrics: Mapping[str, float]) -> None:
         saver, timer = self._parts.saver, self._parts.timer
         assert saver is not None
+        self._parts.before_save()
         with timer.phase("checkpoint"):
             with timer.part("waiting"):
                 self._tell(saver.wait())
@@ -271,6 +339,7 @@ class Trainer:
 
     def _tell(self, reports: Sequence[SaveReport]) -> None:
         for report in reports:
+            self._stopping.saved(report.staged_seconds + report.saved.seconds)
             self._parts.run.write_event("checkpoint", **report.event())
             self._parts.say(report.text())
 
@@ -284,6 +353,12 @@ class Trainer:
             self._await_save()
         except GrpoError as other:
             error.add_note(f"and a save that was under way failed: {other}")
+
+    def _row(
+        self, times: Mapping[str, float], metrics: Mapping[str, float], rollout: Rollout, batch: Batch
+    ) -> dict[str, float]:
+        """A line of metrics.jsonl."""
+        return {**times, **metrics, **self._parts.throughput.metrics(rollout, batch, times)}
 
     def _publish(self) -> None:
         """Write the last step's metrics. Called inside the next step, so that its seconds are in a step's `other`."""

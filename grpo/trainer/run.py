@@ -5,24 +5,29 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo.checkpoint.layout import step_folder
 from grpo.checkpoint.manager import CheckpointManager, LatestOpen
+from grpo.checkpoint.reading import OpenCheckpoint
 from grpo.checkpoint.signals import StopRequest
 from grpo.config import Config, ResolvedConfig
 from grpo.errors import CheckpointError, ConfigError
 from grpo.rewards.scoring import Rewards
 from grpo.telemetry.console import RunConsole
+from grpo.telemetry.journal import read_journal
 from grpo.telemetry.loggers import MetricLogger, build_loggers, close_all
 from grpo.telemetry.reader import read_manifest
 from grpo.telemetry.report import write_report
 from grpo.telemetry.run_directory import Mode, RunDirectory
 from grpo.trainer.assemble import assembled, checkpoint_manager
 from grpo.trainer.canary import keep_canary
+from grpo.trainer.held import HeldCheckpoints
 from grpo.trainer.loop import Outcome, Trainer
 from grpo.trainer.prepare import Prepared, prepare
+from grpo.trainer.stopping import exit_code_of, longest_save_s
 from grpo.trainer.supported import device_of
 
 
@@ -62,38 +67,39 @@ def train(
         rewards.wait_until_ready()
         directory = Path(config.logger.log_dir).absolute()
         checkpoints = checkpoint_manager(prepared, directory)
+        lock = stack.enter_context(HeldCheckpoints(checkpoints))
+        if not fresh:
+            lock.take_existing()
         held = stack.enter_context(ExitStack())  # what is resumed stays open until it has been read
         found = _find_checkpoint(held, checkpoints, directory, fresh=fresh)
         start = 0 if found.opened is None else found.opened.step
-        _refuse_finished(start, config.grpo.max_num_steps)
-        restarted = not fresh and start == 0 and config.checkpointing.enabled and _ended_early(directory)
-        run = stack.enter_context(_open(prepared, directory, start, fresh=fresh or restarted, command=command))
+        ended_early = _ended_early(directory)
+        _refuse_finished(found.opened, config.grpo.max_num_steps, ended_early=ended_early)
+        restarted = not fresh and start == 0 and config.checkpointing.enabled and ended_early
+        if fresh or restarted:
+            lock.release()  # the folder goes with the run that is set aside
+        with stop.held():
+            run = stack.enter_context(_open(prepared, directory, start, fresh=fresh or restarted, command=command))
+            stack.enter_context(_signals_on_record(run, stop))
         run.start_log()
         no_canary = keep_canary(config.cluster, run, os.environ)
         if checkpoints is not None:
             checkpoints.prepare()
+        lock.take()
         console = stack.enter_context(
             RunConsole(max_steps=config.grpo.max_num_steps, first_step=start + 1, chance=prepared.chance, quiet=quiet)
         )
         loggers = stack.enter_context(_loggers(config, directory, start, console.message))
+        say, observers = console.message, (console.step, *(logger.log for logger in loggers))
         parts = stack.enter_context(
-            assembled(
-                prepared,
-                run,
-                rewards,
-                checkpoints,
-                observers=(console.step, *(logger.log for logger in loggers)),
-                say=console.message,
-            )
+            assembled(prepared, run, rewards, checkpoints, observers=observers, say=say, before_save=lock.check)
         )
         trainer = Trainer(parts, config)
         if no_canary is not None:
             console.message(no_canary)
         if restarted:
             console.message("the earlier run here ended before its first checkpoint: kept beside it, begun anew")
-        for refused in found.refused:
-            run.write_event("checkpoint_refused", path=str(refused.path), reason=refused.reason)
-            console.message(f"checkpoint refused: {refused.reason}")
+        _tell_what_was_found(run, console, found, None if fresh else _missing_save(found, directory))
         if found.opened is not None:
             trainer.load(found.opened)
             console.message(f"resuming after step {start} from {found.opened.path}")
@@ -102,16 +108,33 @@ def train(
         console.start()
         started = time.perf_counter()
         stop.defer()
-        outcome = trainer.run(stop)
+        outcome = trainer.run(stop, longest_save_s=longest_save_s(directory))
         seconds = time.perf_counter() - started
         console.close()
-        if outcome.reason == "signal":
-            run.write_event("stop_requested", reason=outcome.signal, step=outcome.steps)
-            run.finish("stopped", reason=outcome.signal)
-        else:
-            run.finish("completed", reason=outcome.reason)
+        _finish(run, outcome)
     report, _ = write_report(directory)
     return FinishedRun(outcome, directory, report, prepared.chance, seconds)
+
+
+def _finish(run: RunDirectory, outcome: Outcome) -> None:
+    if outcome.stopped_by is None:
+        run.finish("completed", reason=outcome.reason)
+        return
+    code = exit_code_of(outcome.stopped_by, saved=outcome.saved, steps=outcome.steps)
+    run.write_event("stop_requested", reason=outcome.stopped_by, step=outcome.steps)
+    run.finish("stopped", reason=outcome.stopped_by, exit_code=code)
+
+
+@contextmanager
+def _signals_on_record(run: RunDirectory, stop: StopRequest) -> Iterator[None]:
+    """Have the manifest say of a run that a signal ends before its first step what its exit code says."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        name = stop.raised(error)
+        if name is not None:
+            run.finish("stopped", reason=name, exit_code=exit_code_of(name, saved=False, steps=0))
+        raise
 
 
 @contextmanager
@@ -137,6 +160,7 @@ def _find_checkpoint(
     if not fresh:
         if checkpoints.directory.is_dir():
             checkpoints.prepare()  # finishes what a kill has left half done, so that paths stay what they are
+        _look_up_last_save(checkpoints, directory)
         return held.enter_context(checkpoints.open_latest())
     outside = directory not in checkpoints.directory.absolute().parents
     if outside and checkpoints.list():
@@ -147,8 +171,44 @@ def _find_checkpoint(
     return LatestOpen(None, ())
 
 
-def _refuse_finished(done: int, wanted: int) -> None:
-    if done >= wanted:
+def _last_save(directory: Path) -> int | None:
+    """The step of the last save that a run tells of."""
+    events = read_journal(directory / "events.jsonl")
+    return next((int(event["step"]) for event in reversed(events) if event["kind"] == "checkpoint"), None)
+
+
+def _look_up_last_save(checkpoints: CheckpointManager, directory: Path) -> None:
+    """Ask for the last save by its name: a network file system may list a folder as it was half a minute ago."""
+    step = _last_save(directory)
+    if step is not None:
+        with suppress(OSError):
+            step_folder(checkpoints.directory, step).stat()
+
+
+def _missing_save(found: LatestOpen, directory: Path) -> str | None:
+    """What to say if the last save that the run tells of is neither resumed nor refused."""
+    step = _last_save(directory)
+    there = {refused.path.name for refused in found.refused}
+    if found.opened is not None:
+        there.add(found.opened.path.name)
+    if step is None or f"step_{step}" in there:
+        return None
+    return f"the checkpoint of step {step}, which this run saved last, is not there any more"
+
+
+def _tell_what_was_found(run: RunDirectory, console: RunConsole, found: LatestOpen, missing: str | None) -> None:
+    if missing is not None:
+        run.write_event("warning", message=missing)
+        console.message(missing)
+    for refused in found.refused:
+        run.write_event("checkpoint_refused", path=str(refused.path), reason=refused.reason)
+        console.message(f"checkpoint refused: {refused.reason}")
+
+
+def _refuse_finished(found: OpenCheckpoint | None, wanted: int, *, ended_early: bool) -> None:
+    done = 0 if found is None else found.step
+    to_end = done == wanted and ended_early  # stopped or killed after its last save
+    if done >= wanted and not to_end:
         raise ConfigError(
             f"grpo.max_num_steps={wanted}: this run has {done} steps already; raise it to train on, or start again "
             "with --fresh, which keeps the finished run beside the new one"

@@ -2,11 +2,12 @@
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from grpo.checkpoint import staging
 from grpo.checkpoint.manager import CheckpointManager
+from grpo.checkpoint.shards import plan_shards
 from grpo.config.schema import Config
 from grpo.models.loading import load_model
 from grpo.placement.placement import Placement
@@ -133,6 +136,7 @@ class Bench:
         self.timer = PhaseTimer(entering=self.placement.enter)
         self.delivery = LocalRefit(self.policy, self.engine)
         self.staged: dict[str, Tensor] = {}
+        self._buffers = staging.StagingBuffers()
         self._seeds = itertools.count()
 
     def do(self, phase: str) -> Any:
@@ -164,8 +168,13 @@ class Bench:
     def checkpoint(self) -> None:
         """Stage all that is saved, on the host."""
         with self.timer.phase("checkpoint"):
-            pieces, _ = self.policy.state()
-            copies = [replace(each, data=each.data.detach().to("cpu", copy=True)) for each in pieces]
+            plan = plan_shards(self.policy.state()[0])
+            content = self._buffers.stage(plan)
+        copies = [
+            dataclasses.replace(piece, data=copy)
+            for file, pieces in plan.shards.items()
+            for piece, copy in zip(pieces, staging._views(content[file], pieces), strict=True)
+        ]
         self.staged = joined(copies)
 
     def sample(self) -> Any:

@@ -1,10 +1,16 @@
+import json
+import math
 import os
+import signal
 import sys
+import time
 
 import pytest
 
 from grpo import cli
 from grpo.hub import offline
+from grpo.trainer.stopping import Stopping
+from tests.support.quick_run import QUICK, without_reports
 from tests.support.small_run import SMALL
 
 
@@ -97,3 +103,64 @@ def test_a_run_that_has_not_learned_exits_1(run, tmp_path):
     code, _, err = run("train", "tiny", "--quiet", "--require-accuracy", "0.9", *overrides)
     assert code == 1
     assert "not learned: --require-accuracy 0.9" in err
+
+
+@pytest.fixture
+def own_signals():
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
+@pytest.mark.usefixtures("own_signals")
+def test_a_run_that_is_stopped_says_by_its_exit_code_what_to_do(run, tmp_path, monkeypatch, number, code):
+    from grpo.rollout.on_demand import OnDemandSource
+
+    real = OnDemandSource.next_rollout
+
+    def stopped(self, timer):
+        rollout = real(self, timer)
+        os.kill(os.getpid(), number)
+        return rollout
+
+    overrides = [*SMALL, *QUICK, f"logger.log_dir={tmp_path / 'run'}", "grpo.max_num_steps=2"]
+    with without_reports():
+        monkeypatch.setattr(OnDemandSource, "next_rollout", stopped)
+        # Nothing is to be saved before the first step, which would be given up.
+        monkeypatch.setattr(Stopping, "_latest_save", lambda _: math.inf)
+        first, out, _ = run("train", "tiny", *overrides)
+        monkeypatch.undo()
+        monkeypatch.setattr(offline, "go_offline", lambda: None)
+        second, _, _ = run("train", "tiny", *overrides)
+    assert (first, second) == (code, 0)
+    assert f"stopped by {number.name} and saved; the same command without --fresh resumes" in out
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 85), (signal.SIGINT, 130)])
+@pytest.mark.usefixtures("own_signals")
+def test_a_run_that_is_stopped_while_it_starts(run, tmp_path, monkeypatch, number, code):
+    from grpo.trainer import run as module
+
+    monkeypatch.setattr(module, "assembled", lambda *_, **__: os.kill(os.getpid(), number))
+    left, _, err = run("train", "tiny", *SMALL, *QUICK, f"logger.log_dir={tmp_path / 'run'}")
+    assert left == code
+    assert f"stopped by {number.name} before the first step; nothing was trained" in err
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["exit_code"] == code
+
+
+def test_the_exit_codes_are_in_the_help(run):
+    out = " ".join(run("train", "--help")[1].split())
+    assert "85 stopped and saved, start the same command again" in out
+    assert "checkpointing.checkpoint_must_save_by" in out
+
+
+def test_the_time_limit_counts_from_the_start_of_the_process():
+    import psutil
+
+    age = time.time() - psutil.Process().create_time()
+    assert time.monotonic() - cli._start_of_process() == pytest.approx(age, abs=2)

@@ -1,5 +1,6 @@
 """Conflicts of data, verifiers, validation, schedule and checkpoints."""
 
+import math
 from collections.abc import Iterator
 
 from grpo.config.nearest import did_you_mean
@@ -55,7 +56,14 @@ def checkpoint_metric(config: Config) -> Iterator[Conflict]:
         )
 
 
-RULES: tuple[Rule, ...] = (env_names, schedule, betas, checkpoint_metric)
+def time_limit(config: Config) -> Iterator[Conflict]:
+    checkpointing = config.checkpointing
+    if checkpointing.checkpoint_must_save_by is not None and not checkpointing.enabled:
+        keys = ("checkpointing.checkpoint_must_save_by", "checkpointing.enabled")
+        yield Conflict(keys, "nothing is saved; null, or enabled=true")
+
+
+RULES: tuple[Rule, ...] = (env_names, schedule, betas, checkpoint_metric, time_limit)
 
 
 def notes(config: Config) -> Iterator[str]:
@@ -74,6 +82,12 @@ def notes(config: Config) -> Iterator[str]:
     top = checkpointing.enabled and checkpointing.keep_top_k > 0
     if top and data.validation is None and name.startswith("validation/"):
         yield f"checkpointing.keep_top_k keeps none: without a validation set there is no {name}"
+    every = checkpointing.keep_every_n_steps
+    if checkpointing.enabled and every is not None and every % checkpointing.save_period:
+        yield (
+            f"checkpointing.keep_every_n_steps={every} is no multiple of save_period={checkpointing.save_period}: "
+            f"every {math.lcm(every, checkpointing.save_period)} steps a checkpoint is kept for good"
+        )
     if config.grpo.stop_at_reward is not None and config.grpo.stop_window > config.grpo.max_num_steps:
         yield (
             f"grpo.stop_at_reward has no effect: the run ends after grpo.max_num_steps={config.grpo.max_num_steps}, "

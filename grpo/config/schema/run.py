@@ -16,6 +16,15 @@ class Checkpointing(Section):
     metric_name: str = Field("validation/accuracy", description="of metrics.jsonl")
     higher_is_better: bool = True
     save_at_end: bool = True
+    keep_every_n_steps: int | None = Field(None, gt=0, description="every checkpoint of a multiple is kept for good")
+    checkpoint_must_save_by: str | None = Field(
+        None,
+        pattern=r"^[0-9]{2}:([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]$",
+        description="DD:HH:MM:SS after the start of the process; the run saves by then and asks to be started again",
+    )
+    stop_grace_s: float = Field(
+        30.0, ge=0, description="seconds from a stop signal to the kill; a rollout that leaves no time is given up"
+    )
     async_save: bool = Field(
         False, description="copy the state to memory of the CPU and write it while training goes on"
     )

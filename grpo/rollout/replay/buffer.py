@@ -47,6 +47,7 @@ class ReplayBuffer:
         self._again: list[int] = []  # ran when a checkpoint was saved
         self._running: dict[int, int] = {}  # version of the weights at the start, by position
         self._ready: dict[int, Group] = {}
+        self._taken: list[Group] = []  # since `forget_taken`
 
     @property
     def drawn(self) -> int:
@@ -122,10 +123,23 @@ class ReplayBuffer:
         left = [*self._running.values(), *(group.oldest_version for group in oldest[wanted:])]
         if not self._in_time(left):
             return None
-        taken = [self._ready.pop(group.position) for group in oldest[:wanted]]
+        taken = oldest[:wanted]
+        self._taken += taken  # first, so that an interrupt in between loses none of them
+        for group in taken:
+            del self._ready[group.position]
         ages = [self.age(group.oldest_version) for group in taken]
         assert max(ages) <= self._max_age_steps, ages
         return taken
+
+    def forget_taken(self) -> None:
+        """What was taken so far is trained."""
+        self._taken = []
+
+    def put_back(self) -> None:
+        """Have what was taken since `forget_taken` wait again."""
+        for group in self._taken:
+            self._ready[group.position] = group
+        self._taken = []
 
     def _in_time(self, versions: Sequence[int]) -> bool:
         """Whether groups of these versions can all be trained in the steps after this one."""

@@ -89,6 +89,15 @@ class ReplaySource:
             metrics=self._metrics(groups, counts, exposed),
         )
 
+    def begin(self) -> None:
+        with self._collector.lock:
+            self._buffer.forget_taken()
+
+    def go_back(self) -> None:
+        """Have the groups that were taken wait again."""
+        with self._collector.lock:
+            self._buffer.put_back()
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The buffer with its versions, and which prompts the engine has: they are sampled again after a resume."""
         with self._collector.lock:

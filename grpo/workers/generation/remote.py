@@ -67,12 +67,15 @@ class RemoteGenerator:
         )
         self._residence = EngineResidence()
         self.weight_version = 0
+        self._sampling = False  # also after a call that an exception of this process has left
 
     def generate(
         self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
     ) -> list[list[Completion]]:
         """Sample; see `Generator.generate`."""
+        self._sampling = True
         completions: list[list[Completion]] = self._worker.call("generate", prompts, num_completions, sampling, seeds)
+        self._sampling = False
         return completions
 
     def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
@@ -97,9 +100,10 @@ class RemoteGenerator:
         self._worker.call("wake", tuple(tags))
 
     def shutdown(self) -> None:
-        """End the engine and its process; more than once does no harm."""
+        """End the engine and its process; more than once does no harm. One that still samples is not waited for."""
         if self._worker.alive:
             try:
-                self._worker.call("shutdown", timeout_s=STOP_SECONDS)
+                if not self._sampling:
+                    self._worker.call("shutdown", timeout_s=STOP_SECONDS)
             finally:
                 self._worker.kill()

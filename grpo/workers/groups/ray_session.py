@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -143,7 +144,7 @@ def _start(folder: Path, cpus: int, gpus: int) -> None:
     import ray
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    with _loopback():
+    with _loopback(), _deaf_children():
         ray.init(
             address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
             configure_logging=False, _node_ip_address="127.0.0.1", _temp_dir=str(folder),
@@ -189,6 +190,19 @@ def _loopback() -> Iterator[None]:
         yield
     finally:
         constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Have the processes that start meanwhile, and theirs, leave SIGUSR1 blocked.
+
+    It asks a run to stop. Sent to all processes of a run, as some schedulers do, it would end those that save.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -15,7 +15,9 @@ class Killed(BaseException):
 
 
 class Disk:
-    """Counts the changes to the disk made through `os`, and lets one of them fail.
+    """Counts the changes to a folder made through `os`, and lets one of them fail.
+
+    Other changes are left alone: what earlier tests have left to be collected makes them at any time.
 
     kill_at: that change does not happen (a write happens by half) and neither does any later one.
     fail_at: that change raises OSError(code); the later ones as well where `forever`.
@@ -24,7 +26,8 @@ class Disk:
     killed = Killed
     CHANGES = ("open", "write", "fsync", "mkdir", "rename", "unlink", "rmdir")
 
-    def __init__(self, patch):
+    def __init__(self, patch, folder):
+        self.folder = str(folder)
         self.log = []  # (change, path)
         self.kill_at = self.fail_at = None
         self.code, self.forever = errno.ENOSPC, False
@@ -42,8 +45,10 @@ class Disk:
         def change(target, *rest, **keywords):
             if name == "open" and not rest[0] & os.O_CREAT:
                 return self.real[name](target, *rest, **keywords)
-            index = len(self.log)
             path = str(Path(f"/proc/self/fd/{target}").readlink()) if isinstance(target, int) else os.fspath(target)
+            if not path.startswith(self.folder):
+                return self.real[name](target, *rest, **keywords)
+            index = len(self.log)
             self.log.append((name, path))
             if self.kill_at is not None and index >= self.kill_at:
                 if index == self.kill_at and name == "write":
@@ -59,8 +64,8 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch):
-    return Disk(monkeypatch)
+def disk(monkeypatch, tmp_path):
+    return Disk(monkeypatch, tmp_path)
 
 
 @pytest.fixture

@@ -57,3 +57,11 @@ def test_lower_may_be_better_and_ties_still_go_to_the_newer():
     assert removed(checkpoints, 1, 1, higher_is_better=False) == [0, 1, 3]
     assert removed(checkpoints, 1, 1, metric_name="other") == [0, 1, 3]
     assert removed(checkpoints, 1, 2, metric_name="absent") == [0, 1, 2, 3]
+
+
+def test_every_n_steps_one_is_kept_for_good():
+    checkpoints = infos(5.0, 1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0)
+    gone = superfluous(
+        checkpoints, keep_latest=1, keep_top_k=1, metric_name="m", higher_is_better=True, keep_every_n_steps=3
+    )
+    assert [info.step for info in gone] == [1, 2, 4, 5]

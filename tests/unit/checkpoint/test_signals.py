@@ -1,9 +1,12 @@
+import contextlib
+import math
 import signal
 import threading
+import time
 
 import pytest
 
-from grpo.checkpoint.signals import Interrupted, StopRequest
+from grpo.checkpoint.signals import Abandoned, Interrupted, StopRequest
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 
@@ -86,3 +89,139 @@ def test_deferring_takes_a_signal_back_from_a_library():
         stop.defer()
         signal.raise_signal(signal.SIGTERM)
         assert stop.requested == "SIGTERM"
+
+
+class Latest:
+    """The instant by which a block must be left, as a test changes it."""
+
+    def __init__(self, instant=math.inf):
+        self.instant = instant
+
+    def __call__(self):
+        return self.instant
+
+
+def wait_for(condition):
+    ends = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < ends
+
+
+def given_up(stop, latest, block):
+    """Whether a block is given up, and raises nothing else."""
+    try:
+        with stop.abandonable(latest):
+            block()
+    except Abandoned:
+        return True
+    return False
+
+
+def test_a_block_is_given_up_at_its_instant():
+    with StopRequest() as stop:
+        assert given_up(stop, Latest(time.monotonic() + 0.05), lambda: wait_for(lambda: False))
+        assert stop.requested is None
+
+
+def test_a_signal_makes_the_instant_known():
+    latest, reached = Latest(), []
+
+    def block():
+        signal.raise_signal(signal.SIGUSR1)  # still infinite: it goes on
+        reached.append(stop.requested)
+        latest.instant = time.monotonic()
+        signal.raise_signal(signal.SIGUSR1)
+        reached.append("not here")
+
+    with StopRequest() as stop:
+        assert given_up(stop, latest, block)
+    assert reached == ["SIGUSR1"]
+
+
+def test_a_block_that_ends_too_late_or_whose_exception_was_swallowed_is_given_up_all_the_same():
+    latest = Latest()
+
+    def swallowing():
+        latest.instant = time.monotonic()
+        with contextlib.suppress(BaseException):  # what a library may do
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # clean-up code is not interrupted a second time
+
+    with StopRequest() as stop:
+        assert given_up(stop, latest, lambda: setattr(latest, "instant", time.monotonic() - 1))
+        latest.instant = math.inf
+        assert given_up(stop, latest, swallowing)
+        latest.instant = math.inf
+        assert not given_up(stop, latest, lambda: signal.raise_signal(signal.SIGTERM))
+
+
+def test_an_interrupt_of_a_library_for_ours_is_ours():
+    latest = Latest(time.monotonic() + 60)
+
+    def block():
+        latest.instant = 0
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Abandoned:
+            raise KeyboardInterrupt from None
+
+    with StopRequest() as stop:
+        assert given_up(stop, latest, block)
+
+
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_the_alarm_of_others_comes_back(error):
+    def mine(*_):
+        pass
+
+    previous = signal.signal(signal.SIGALRM, mine)
+    try:
+        with StopRequest() as stop, contextlib.suppress(ValueError), stop.abandonable(Latest(time.monotonic() + 60)):
+            assert signal.getsignal(signal.SIGALRM) is not mine
+            if error is not None:
+                raise error
+        assert signal.getsignal(signal.SIGALRM) is mine
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_what_belongs_together_happens_whole():
+    done = []
+
+    def whole():
+        with stop.held():
+            signal.raise_signal(signal.SIGTERM)
+            done.append("whole")
+
+    with StopRequest(at_once=True) as stop:
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            whole()
+        with pytest.raises(Interrupted):
+            signal.raise_signal(signal.SIGTERM)
+    assert done == ["whole"]
+    with StopRequest() as stop, stop.held():
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_run_that_has_ended_ignores_signals():
+    previous = {number: signal.getsignal(number) for number in NUMBERS}
+    try:
+        with StopRequest() as stop:
+            stop.ignore()
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.raise_signal(number)
+        assert stop.requested is None
+        assert signal.getsignal(signal.SIGINT) is previous[signal.SIGINT]
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def test_whose_interrupt_it_is():
+    with StopRequest(at_once=True) as stop:
+        with pytest.raises(Interrupted) as caught:
+            signal.raise_signal(signal.SIGTERM)
+        assert stop.raised(caught.value) == "SIGTERM"
+        assert stop.raised(KeyboardInterrupt()) == "SIGTERM"  # Ray's for ours
+    assert StopRequest().raised(KeyboardInterrupt()) is None

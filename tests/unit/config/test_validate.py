@@ -6,6 +6,12 @@ from grpo.errors import ConfigError
 
 # Overrides on a recipe, then the keys that the message must name and a part of what it must say.
 CONFLICTS = [
+    (
+        "tiny",
+        "checkpointing.checkpoint_must_save_by=00:03:45:00 checkpointing.enabled=false",
+        ["checkpointing.checkpoint_must_save_by", "checkpointing.enabled"],
+        "nothing is saved",
+    ),
     ("tiny", "grpo.num_generations_per_prompt=0", ["grpo.num_generations_per_prompt = 0"], "at least 2"),
     ("tiny", "grpo.num_generations_per_prompt=1", ["grpo.num_generations_per_prompt = 1"], "at least 2"),
     ("tiny", "grpo.num_generations_per_prompt=-1", ["grpo.num_generations_per_prompt = -1"], "at least 2"),
@@ -119,6 +125,7 @@ def test_a_conflict_names_keys_values_and_what_is_valid(recipe, overrides, keys,
 
 
 VALID = [
+    ("tiny", "checkpointing.checkpoint_must_save_by='00:03:45:00'"),
     ("tiny", "loss_fn.kind=gspo loss_fn.token_level_loss=false"),
     (
         "tiny",
@@ -188,6 +195,14 @@ def test_what_has_no_effect_is_noted():
         "there is no validation set (data.validation), so that nothing is validated",
         "checkpointing.keep_top_k keeps none: without a validation set there is no validation/accuracy",
     )
+    (note,) = load_config("tiny", ["checkpointing.keep_every_n_steps=75"]).notes
+    assert note.startswith("checkpointing.keep_every_n_steps=75 is no multiple of save_period=50: every 150 steps")
     assert load_config("tiny", ["grpo.max_num_steps=5"]).notes == (
         "grpo.stop_at_reward has no effect: the run ends after grpo.max_num_steps=5, before grpo.stop_window=20 is full",
     )
+
+
+@pytest.mark.parametrize("value", ["3:45:00", "00:24:00:00", "00:03:60:00", "1h", "00:03:45:0", "13500"])
+def test_a_time_limit_is_days_hours_minutes_seconds(value):
+    with pytest.raises(ConfigError, match=r"checkpointing\.checkpoint_must_save_by"):
+        load_config("tiny", [f"checkpointing.checkpoint_must_save_by={value}"])

@@ -124,10 +124,3 @@ def test_without_the_distributed_optimizer_every_copy_holds_masters_and_moments(
         policy_state(whole.setting, 0).optimizer
         == shared.setting.parallel.data * policy_state(shared.setting, 0).optimizer
     )
-
-
-def test_offloaded_parameters_of_one_gpu_come_layer_by_layer(planned):
-    overrides = ["policy.dtensor_cfg.cpu_offload=true", "cluster.gpus_per_node=1"]
-    one, eight = (phase(planned("grpo_math_8b", *each), "policy_training") for each in (overrides, overrides[:1]))
-    assert one["parameters"] == 0
-    assert one["gathered"] == eight["gathered"]

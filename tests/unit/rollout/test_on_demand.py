@@ -113,3 +113,18 @@ def test_every_second_is_data_generation_or_rewards():
     with timer.step() as times:
         source(always(1.0)).next_rollout(timer)
     assert all(times[f"timing/{phase}"] > 0 for phase in ("data", "generation", "rewards"))
+
+
+def test_a_rollout_that_is_undone_is_drawn_again():
+    generator = RecordingGenerator()
+    rollouts = source(always(1.0), generator=generator)
+    draw(rollouts)
+    rollouts.begin()
+    taken = rollouts.state()
+    first = [each.prompt.prompt_id for each in draw(rollouts).trajectories]
+    rollouts.go_back()
+    assert rollouts.state() == taken
+    assert [each.prompt.prompt_id for each in draw(rollouts).trajectories] == first
+    rollouts.begin()
+    rollouts.go_back()
+    assert [each.prompt.prompt_id for each in draw(rollouts).trajectories][::2] == ["p6", "p7", "p8"]

@@ -12,6 +12,7 @@ from grpo.telemetry.journal import (
     replace_json,
     replace_text,
     set_aside,
+    set_torn_aside,
     to_float,
     to_json,
 )
@@ -125,3 +126,21 @@ def test_a_full_disk_is_named_and_what_was_written_stays_readable(tmp_path):
     assert (tmp_path / "m.jsonl").read_bytes().endswith(b"}\n")
     assert (tmp_path / "other.json").read_text() == "old"
     assert not (tmp_path / "other.json.tmp").exists()
+
+
+def test_what_is_appended_after_a_kill_is_no_part_of_the_torn_line(tmp_path):
+    path = tmp_path / "events.jsonl"
+    set_torn_aside(path)
+    write(path, {"kind": "started"}, {"kind": "checkpoint"})
+    set_torn_aside(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"kind": "chec\xff')
+    set_torn_aside(path)
+    assert path.read_bytes() == whole
+    write(path, {"kind": "resumed"})
+    assert [record["kind"] for record in read_journal(path)] == ["started", "checkpoint", "resumed"]
+    (torn,) = read_journal(tmp_path / "events.discarded.jsonl")
+    assert torn["torn"].startswith('{"kind": "chec')
+    path.write_bytes(b"torn")
+    set_torn_aside(path)
+    assert path.read_bytes() == b""

@@ -176,7 +176,7 @@ def test_resume_goes_on_after_the_checkpoint(tmp_path):
 def test_two_runs_cannot_share_a_directory(tmp_path):
     with start(tmp_path / "run") as run:
         for mode, options in (("fresh", {}), ("resume", {"resume_step": 0})):
-            with pytest.raises(TelemetryError, match=r"another run writes to .*run \(process \d+\)"):
+            with pytest.raises(TelemetryError, match=r"another run writes to .*run \(process \d+ on .+\)"):
                 start(run.path, mode, **options)
         run.write_metrics(1, {"x": 1.0})
     assert read_run(tmp_path / "run").column("x") == [1.0]
@@ -212,6 +212,25 @@ def test_a_killed_run_leaves_its_lines_and_no_lock(tmp_path):
         with start(path, "resume", resume_step=1) as run:
             run.write_metrics(2, {"x": 2.0})
     assert read_run(path).column("x") == [1.0, 2.0]
+
+
+def test_a_run_goes_on_after_a_torn_event(tmp_path):
+    with start(tmp_path / "run") as run:
+        run.write_metrics(1, {"x": 1.0})
+    events = tmp_path / "run" / "events.jsonl"
+    events.write_bytes(events.read_bytes()[:-9])
+    with start(tmp_path / "run", "resume", resume_step=1) as run:
+        assert run.last_step == 1
+    assert [event["kind"] for event in read_run(tmp_path / "run").events] == ["started", "resumed", "ended"]
+
+
+def test_the_line_of_the_resumed_step_may_be_missing(tmp_path):
+    with start(tmp_path / "run") as run:
+        run.write_metrics(1, {"x": 1.0})
+    with start(tmp_path / "run", "resume", resume_step=2) as run:
+        assert run.last_step == 1
+        run.write_metrics(2, {"x": 2.0})
+    assert read_run(tmp_path / "run").column("x") == [1.0, 2.0]
 
 
 def test_no_secret_reaches_any_file(tmp_path):

@@ -86,10 +86,10 @@ class Blocked:
 def at_step(patch, number, action):
     real = loop.Trainer._step
 
-    def step(self, step, stop):
+    def step(self, step):
         if step == number:
             action()
-        return real(self, step, stop)
+        return real(self, step)
 
     patch.setattr(loop.Trainer, "_step", step)
 
@@ -147,7 +147,7 @@ def test_a_signal_waits_for_the_save_under_way_and_saves_its_own_step(tmp_path, 
 
     at_step(monkeypatch, 4, stop)
     finished = run_small(tmp_path / "run", *IN_BACKGROUND, "checkpointing.save_period=3")
-    assert (finished.outcome.reason, finished.outcome.steps, finished.outcome.saved) == ("signal", 4, True)
+    assert (finished.outcome.reason, finished.outcome.steps, finished.outcome.saved) == ("stopped", 4, True)
     assert saved_steps(tmp_path / "run") == [3, 4]
 
 

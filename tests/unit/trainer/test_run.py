@@ -99,14 +99,14 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(whole, tmp_pa
 def test_a_signal_saves_and_the_same_command_goes_on(whole, tmp_path, monkeypatch, name):
     real = loop.Trainer._step
 
-    def signalled(self, step, stop):
+    def signalled(self, step):
         if step == 3:
             os.kill(os.getpid(), getattr(signal, name))
-        return real(self, step, stop)
+        return real(self, step)
 
     monkeypatch.setattr(loop.Trainer, "_step", signalled)
     finished = run_small(tmp_path / "run", "checkpointing.save_period=100")
-    assert (finished.outcome.reason, finished.outcome.signal, finished.outcome.steps) == ("signal", name, 3)
+    assert (finished.outcome.reason, finished.outcome.stopped_by, finished.outcome.steps) == ("stopped", name, 3)
     assert read_run(tmp_path / "run").manifest.state == "stopped"
     monkeypatch.setattr(loop.Trainer, "_step", real)
     assert run_small(tmp_path / "run", "checkpointing.save_period=100").outcome.reason == "steps"
@@ -242,7 +242,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_is_begun_anew_and_kept(tmp
 def test_a_signal_before_the_first_step_ends_without_a_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(loop.Trainer, "_validate", lambda *_: os.kill(os.getpid(), signal.SIGTERM) or {})
     outcome = run_small(tmp_path / "run").outcome
-    assert (outcome.reason, outcome.steps, outcome.saved) == ("signal", 0, False)
+    assert (outcome.reason, outcome.steps, outcome.saved) == ("stopped", 0, False)
     monkeypatch.undo()
     assert run_small(tmp_path / "run").outcome.saved
 

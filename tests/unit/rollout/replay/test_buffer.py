@@ -228,3 +228,17 @@ def test_any_order_of_events_trains_or_gives_up_every_prompt_once_and_in_time(bl
         world = World(seed)
         world.run()
         assert sorted(world.trained + world.given_up) == list(range(world.total)), f"seed {seed}"
+
+
+def test_what_is_put_back_waits_again_and_what_was_trained_does_not():
+    made = buffer(groups=2, age=1)
+    start(made)
+    for position in range(4):
+        made.finished(group(position))
+    assert positions(made.take(rest=False)) == [0, 1]
+    made.forget_taken()
+    assert positions(made.take(rest=False)) == [2, 3]
+    made.put_back()
+    made.put_back()
+    assert made.ready == 2
+    assert positions(made.take(rest=False)) == [2, 3]

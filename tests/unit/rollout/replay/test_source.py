@@ -169,6 +169,28 @@ def test_a_resumed_source_trains_every_prompt_once(made):
     assert other.exhausted
 
 
+def test_a_rollout_that_is_undone_is_in_the_checkpoint_and_is_trained_by_the_next_run(made):
+    source, engine = made(count=9)
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(0, 3, 1, 5)
+    trained = groups(waiting()[0])[::2]
+    source.begin()
+    engine.weight_version = 1
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(2, 4)
+    undone = groups(waiting()[0])[::2]
+    source.go_back()
+    tensors, values = source.state()
+    source.close()
+    assert set(undone) <= {group["position"] for group in values["groups"]}
+    other, engine = made(count=9)
+    other.load_state(tensors, values)
+    engine.weight_version = 1
+    waiting = _in_thread(lambda: draw(other))
+    assert groups(waiting()[0])[::2] == undone
+    assert not set(undone) & set(trained)
+
+
 def _in_thread(call):
     """Start `call` beside the test; what is returned waits for its value or raises its error."""
     from concurrent.futures import ThreadPoolExecutor
