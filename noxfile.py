@@ -19,6 +19,7 @@ nox.options.error_on_missing_interpreters = True
 ROOT = Path(__file__).parent
 LOCKS = ROOT / "ci" / "locks"
 ENVIRONMENTS = ROOT / ".nox"
+PLUGIN = "slurm-pytest-plugin"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -30,7 +31,8 @@ def environment(session: nox.Session, stack: str) -> Path:
     lock_file, folder = LOCKS / f"{stack}.txt", ENVIRONMENTS / f"env-{stack}"
     bin_, stamp = folder / "bin", folder / "installed.sha256"
     python = str(bin_ / "python")
-    wanted = hashlib.sha256(lock_file.read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    parts = (lock_file, ROOT / "pyproject.toml", ROOT / PLUGIN / "pyproject.toml")
+    wanted = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return bin_
     session.run(sys.executable, "-m", "venv", "--clear", str(folder), external=True)
@@ -41,7 +43,7 @@ def environment(session: nox.Session, stack: str) -> Path:
     assert torch, lock_file
     session.run(*pip, f"torch=={torch[1]}", external=True)
     session.run(*pip, "--no-deps", "--require-hashes", "-r", str(lock_file), external=True)
-    session.run(*pip, "--no-deps", "-e", ".", external=True)
+    session.run(*pip, "--no-deps", "-e", ".", "-e", PLUGIN, external=True)
     stamp.write_text(wanted)
     return bin_
 
@@ -63,6 +65,13 @@ def lint(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Unit tests: no Ray, no vLLM, no GPU. Arguments go to pytest."""
     run_in(session, "core", "pytest", "-n", "2", *(session.posargs or ["tests/unit"]), env=ONE_THREAD)
+
+
+@nox.session(venv_backend="none")
+def plugin(session: nox.Session) -> None:
+    """The tests of slurm-pytest-plugin, a distribution of its own. Arguments go to pytest."""
+    settings = ["-c", f"{PLUGIN}/pyproject.toml", "--rootdir", PLUGIN]
+    run_in(session, "core", "pytest", "-n", "2", *settings, *(session.posargs or [f"{PLUGIN}/tests"]), env=ONE_THREAD)
 
 
 @nox.session(venv_backend="none")
