@@ -63,7 +63,7 @@ class Outcome:
             "no result.json" if self.result is None else f"exit code {self.result.exit_code} at {self.result.stage}",
         ]
         if self.message:
-            facts.append(self.message)
+            facts.append(" ".join(self.message.split()))
         if self.attempts > 1:
             facts.append(f"{self.attempts} attempts, excluded {', '.join(self.excluded) or 'nothing'}")
         hours = f"{self.gpu_hours:.2f} GPU-hours" if self.gpus else f"{self.ran:.0f} s"
