@@ -106,7 +106,7 @@ def _stage_phases(setting: Setting, engine: EngineMemory, stage: int) -> list[Ph
             PhaseMemory("logprobs", "training", own | stays | scoring),
             PhaseMemory("policy_training", "training", own | stays | training),
         ]
-    one_process = setting.parallel.ranks == 1 and setting.config.cluster.launcher == "in_process"
+    one_process = setting.parallel.ranks == 1 and setting.config.cluster.launcher != "ray"
     always = {"processes": process * (1 if one_process else 2)} | stays
     awake = sampling if setting.resident == Resident.ALL else {}
     return [

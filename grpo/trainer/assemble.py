@@ -12,7 +12,10 @@ import numpy as np
 import torch
 
 from grpo.checkpoint.manager import CheckpointManager
+from grpo.config import layout
+from grpo.config.schema import Config
 from grpo.data.loader import PromptLoader
+from grpo.models.dimensions import Dimensions
 from grpo.refit.local import LocalRefit
 from grpo.rewards.scoring import Rewards
 from grpo.rollout.on_demand import OnDemandSource
@@ -23,11 +26,12 @@ from grpo.trainer.evaluation import Evaluator
 from grpo.trainer.loop import Parts, StepObserver
 from grpo.trainer.prepare import Prepared, train_sampling, validation_sampling
 from grpo.trainer.supported import device_of
+from grpo.trainer.throughput import Throughput
 from grpo.workers.generation.factory import make_generator
 from grpo.workers.groups.reservation import reserved_for
 from grpo.workers.policy.factory import started_policy
 from grpo.workers.policy.group import PolicyGroup
-from grpo.workers.protocol import Generator
+from grpo.workers.protocol import Generator, Policy
 
 _VOLATILE = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache")
 
@@ -67,9 +71,17 @@ def assembled(
             timer=PhaseTimer(
                 synchronise=torch.cuda.synchronize if device_of(config) == "cuda" and reservation is None else None
             ),
+            throughput=Throughput.of(config, Dimensions.of(prepared.model_config), _device_names(config, policy)),
             observers=observers,
-            measures=(policy.step_metrics,) if isinstance(policy, PolicyGroup) else (),
+            measures=(policy.step_metrics,),
         )
+
+
+def _device_names(config: Config, policy: Policy | PolicyGroup) -> list[str]:
+    """Of each training rank, as CUDA has them."""
+    if device_of(config) == "cpu":
+        return ["cpu"] * layout(config).training_gpus
+    return policy.device_names() if isinstance(policy, PolicyGroup) else [torch.cuda.get_device_name()]
 
 
 def _seed_everything(seed: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from grpo.batching.batch import Batch
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.checkpoint.rng import capture_rng, restore_rng
 from grpo.checkpoint.signals import StopRequest
@@ -21,11 +22,11 @@ from grpo.telemetry.timers import PhaseTimer
 from grpo.trainer.advantages import training_batch
 from grpo.trainer.evaluation import Evaluation, Evaluator
 from grpo.trainer.step_metrics import (
-    performance_metrics,
     reward_metrics,
     rollout_metrics,
     update_metrics,
 )
+from grpo.trainer.throughput import Throughput
 from grpo.workers.protocol import Policy
 
 EndReason = Literal["steps", "epochs", "reward", "signal"]
@@ -48,6 +49,7 @@ class Parts:
     checkpoints: CheckpointManager | None
     run: RunDirectory
     timer: PhaseTimer
+    throughput: Throughput
     observers: tuple[StepObserver, ...] = ()
     measures: tuple[Callable[[], Mapping[str, float]], ...] = ()  # what the parts count themselves, since asked last
 
@@ -112,8 +114,8 @@ class Trainer:
             if done is None:
                 reason = "epochs"
                 break
-            rollout, metrics, reason = done
-            self._unpublished = {**times, **metrics, **performance_metrics(rollout, times["timing/total"], devices=1)}
+            rollout, batch, metrics, reason = done
+            self._unpublished = {**times, **metrics, **self._parts.throughput.metrics(rollout, batch, times)}
         self._publish()
         return Outcome(
             reason, self.step, self._progress.accuracy, stop.requested if reason == "signal" else None,
@@ -142,8 +144,8 @@ class Trainer:
         if wanted and self.step > 0 and self._saved_step != self.step:
             self._save(self.step, metrics)
 
-    def _step(self, step: int, stop: StopRequest) -> tuple[Rollout, dict[str, float], EndReason | None] | None:
-        """One step's rollout and metrics, and why it is the last one, if it is; None when there are no prompts left."""
+    def _step(self, step: int, stop: StopRequest) -> tuple[Rollout, Batch, dict[str, float], EndReason | None] | None:
+        """A step's rollout, batch and metrics, and why it is the last one, if it is; None: no prompts are left."""
         parts, timer = self._parts, self._parts.timer
         parts.refit.ensure_current(timer)
         rollout = parts.source.next_rollout(timer)
@@ -170,7 +172,7 @@ class Trainer:
             metrics |= self._validate(step)
         if self._checkpoint_due(step, reason):
             self._save(step, metrics)
-        return rollout, metrics, reason
+        return rollout, batch, metrics, reason
 
     def _finished(self, stop: StopRequest) -> EndReason | None:
         grpo, rewards = self._config.grpo, self._progress.recent_rewards

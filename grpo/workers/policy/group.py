@@ -25,7 +25,7 @@ class PolicyGroup:
         """Tensors travel `bucket_bytes` at a time, or one if it is larger."""
         self._group = group
         self._bucket_bytes = bucket_bytes
-        self._memory: dict[str, float] = {}
+        self._measured: dict[str, float] = {}
         self.weight_version = self._agreed(group.call_all("weight_version"))
 
     def logprobs(self, batch: Batch) -> Tensor:
@@ -45,9 +45,9 @@ class PolicyGroup:
             WorkerError: the ranks do not agree on the version of the weights after it.
         """
         answers = self._group.call_all("train", batch)
-        results, versions, memories = zip(*answers, strict=True)
+        results, versions, measured = zip(*answers, strict=True)
         self.weight_version = self._agreed(versions)
-        self._memory = _largest(memories)
+        self._measured |= _largest(measured)
         result: UpdateResult = results[0]
         return result
 
@@ -75,9 +75,15 @@ class PolicyGroup:
         self.weight_version = self._agreed(self._group.call_all("load_state", values))
 
     def step_metrics(self) -> dict[str, float]:
-        """What a step's calls cost, since it was asked last, and the memory of the largest rank at the last update."""
+        """Since it was asked last: what calls cost, and what ranks measured up to the last update, the largest each."""
         cost = self._group.dispatches.take()
-        return {**{f"performance/{name}": value for name, value in cost.items()}, **self._memory}
+        measured, self._measured = self._measured, {}
+        return {**{f"performance/{name}": value for name, value in cost.items()}, **measured}
+
+    def device_names(self) -> list[str]:
+        """Of each rank's GPU; "cpu" where it has none."""
+        names: list[str] = self._group.call_all("device_name")
+        return names
 
     def shutdown(self) -> None:
         """End the ranks; more than once does no harm."""
@@ -99,7 +105,7 @@ def _unpacked(bucket: Sequence[PackedTensor]) -> Iterator[tuple[str, Tensor]]:
     return (tensor.unpack() for tensor in bucket)
 
 
-def _largest(memories: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _largest(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Of each figure; resident memory under a name of its own, since the run's process has one too."""
-    names = {name: "memory/policy_rss_gib" if name == "memory/rss_gib" else name for name in memories[0]}
-    return {shown: max(memory[name] for memory in memories) for name, shown in names.items()}
+    names = {name: "memory/policy_rss_gib" if name == "memory/rss_gib" else name for name in measured[0]}
+    return {shown: max(each[name] for each in measured) for name, shown in names.items()}

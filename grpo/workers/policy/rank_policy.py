@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -26,6 +27,10 @@ class RankPolicy:
     def weight_version(self) -> int:
         return self._policy.weight_version
 
+    def device_name(self) -> str:
+        """Of this rank's own GPU; "cpu" where it has none."""
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
     def logprobs(self, batch: Batch) -> Tensor | None:
         return self._of_first(self._policy.logprobs(batch))
 
@@ -33,9 +38,9 @@ class RankPolicy:
         return self._of_first(self._policy.reference_logprobs(batch))
 
     def train(self, batch: Batch) -> tuple[UpdateResult, int, dict[str, float]]:
-        """The result, the version of the weights after it, and the memory of this process."""
+        """The result, the version of the weights after it, and what this process measured since the last update."""
         result = self._policy.train(batch)
-        return result, self._policy.weight_version, memory_metrics()
+        return result, self._policy.weight_version, {**memory_metrics(), **self._policy.step_metrics()}
 
     def open_weights(self, bucket_bytes: int) -> list[PackedTensor] | None:
         """The first bucket of the weights; see `next_tensors`."""

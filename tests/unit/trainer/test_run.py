@@ -162,10 +162,10 @@ def test_a_run_without_a_checkpoint_is_not_overwritten(tmp_path):
                 "policy.dtensor_cfg.enabled=false",
                 "cluster.gpus_per_node=2",
                 "cluster.cpu_threads=null",
-                "policy.megatron_cfg.tensor_model_parallel_size=2",
+                "policy.megatron_cfg.context_parallel_size=2",
             ],
             ConfigError,
-            "policy.megatron_cfg.tensor_model_parallel_size=2",
+            "policy.megatron_cfg.context_parallel_size=2",
         ),
     ],
 )
