@@ -10,7 +10,7 @@ from pathlib import Path
 _SIOCGIFADDR = 0x8915
 _ADAPTERS = Path("/sys/class/infiniband")
 # Any address that is not on this machine: nothing is sent, the route alone is looked up.
-_ELSEWHERE = ("192.0.2.255", 9)
+_ELSEWHERE = ("203.0.113.1", 9)
 
 
 class AddressError(RuntimeError):

@@ -28,6 +28,7 @@ RAY_ADDRESS = "ray-address"
 LOGS = "logs"
 HEAD_SECONDS = 120.0
 STOP_SECONDS = 15.0
+HURRY_SECONDS = 1.0
 _PORTS = range(20000, 30000)
 _CANDIDATES = 8
 _LOG_BYTES = 1 << 20  # of each log, its end
@@ -86,10 +87,18 @@ def gather(job_dir: Path) -> int:
 
 
 def ray(options: argparse.Namespace) -> int:
-    """Be the head or a worker of the job's Ray until SIGTERM; then leave nothing behind."""
+    """Be the head or a worker of the job's Ray until SIGUSR1, or SIGTERM from Slurm; then leave nothing behind."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    patience = [STOP_SECONDS]
+
+    def hurry(*_: object) -> None:
+        # SIGKILL follows in seconds, and the step's other processes have the signal too.
+        patience[0] = HURRY_SECONDS
+        stop.set()
+
+    signal.signal(signal.SIGUSR1, lambda *_: stop.set())
+    signal.signal(signal.SIGTERM, hurry)
+    signal.signal(signal.SIGINT, hurry)
     scratch: Path = options.scratch
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
     process: subprocess.Popen[bytes] | None = None
@@ -105,9 +114,9 @@ def ray(options: argparse.Namespace) -> int:
         return 0 if stop.is_set() else 1
     finally:
         if process is not None:
-            _end(process)
+            _end(process, patience[0])
         keep_logs(scratch / "ray", options.job_dir / LOGS / options.name)
-        shutil.rmtree(scratch, ignore_errors=True)
+        _remove(scratch)
 
 
 def _start_head(
@@ -127,7 +136,7 @@ def _start_head(
                 temporary.replace(path)
                 return process
             stop.wait(0.2)
-        _end(process)
+        _end(process, STOP_SECONDS)
         if stop.is_set() or time.monotonic() >= ends:
             break
     raise AddressError(f"Ray's head did not start at {address} within {HEAD_SECONDS:.0f} s ({_CANDIDATES} ports tried)")
@@ -158,7 +167,12 @@ def _start(
     ]  # fmt: skip
     if options.object_store_bytes:
         command.append(f"--object-store-memory={options.object_store_bytes}")
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603
+    folder = options.job_dir / LOGS / options.name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / "ray-start.log").open("ab") as log:
+        return subprocess.Popen(  # noqa: S603 - no shell
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
 
 
 def _is_healthy(address: str, environment: dict[str, str]) -> bool:
@@ -189,11 +203,11 @@ def _environment(scratch: Path, address: str) -> dict[str, str]:
     }
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
     """`ray start --block` ends its processes on SIGTERM; what is left of its group after a while is killed."""
     process.terminate()
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(patience)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -201,6 +215,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+def _remove(folder: Path) -> None:
+    """Also where a process that ends still writes into it."""
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
 
 
 def keep_logs(temporary: Path, target: Path) -> None:
