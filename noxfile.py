@@ -92,7 +92,21 @@ def slurm(session: nox.Session) -> None:
     """Cases of the matrix as jobs of a real Slurm on this machine (root, Debian or Ubuntu). Arguments go to pytest."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         session.error("starts Slurm's daemons and installs their packages: run it as root on Debian or Ubuntu")
-    run_in(session, "core", "pytest", *(session.posargs or ["tests/slurm"]), env=ONE_THREAD)
+    run_in(session, "cpu", "pytest", *(session.posargs or ["tests/slurm"]), env=ONE_THREAD)
+
+
+@nox.session(venv_backend="none")
+def cluster(session: nox.Session) -> None:
+    """One case of the matrix as a job, judged: `-- 70b-megatron --partition mine`. On Slurm, or here if it fits.
+
+    `--dry-run` writes its script and says what it may cost; `--from-run DIR` judges what an earlier run left.
+    """
+    if not session.posargs or session.posargs[0].startswith("-"):
+        session.error("which case? nox -s cluster -- CASE [--partition P] [--dry-run]; nox -s matrix lists them")
+    case, *options = session.posargs
+    runs_nothing = any(option.startswith(("--dry-run", "--from-run")) for option in options)
+    stack = "core" if runs_nothing else "cpu" if case.startswith("tiny-") else "cuda"
+    run_in(session, stack, "pytest", "--case", case, *options, "tests/cluster")
 
 
 @nox.session(venv_backend="none")

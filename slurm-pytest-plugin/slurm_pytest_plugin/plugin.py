@@ -22,6 +22,7 @@ from slurm_pytest_plugin.session import CaseSession
 
 FIXTURE = "slurm_case"
 _SESSION = pytest.StashKey[CaseSession]()
+_PROBLEM = pytest.StashKey[str]()
 _KNOWN = pytest.StashKey[dict[str, Case]]()
 _USAGE = (CaseError, ClusterError, LedgerError)
 
@@ -73,8 +74,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     try:
         given = metafunc.definition.ihook.pytest_slurm_cases(config=config)
         cases = by_id(case for several in given for case in several)
-    except CaseError as error:
-        raise pytest.UsageError(str(error)) from None
+    except (CaseError, pytest.UsageError) as error:
+        # Here it would be shown as a traceback; it is raised when everything is collected.
+        config.stash[_PROBLEM] = str(error)
+        cases = {}
     config.stash[_KNOWN].update(cases)
     selected = chosen(cases, config.getoption("slurm_case"))
     metafunc.parametrize(FIXTURE, selected, ids=[case.id for case in selected], indirect=True)
@@ -82,6 +85,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _PROBLEM in config.stash:
+        raise pytest.UsageError(config.stash[_PROBLEM])
     message = unknown(config.getoption("slurm_case"), _known(config))
     if message is not None:
         raise pytest.UsageError(message)

@@ -99,16 +99,24 @@ class CaseSession:
 
 def choose_cluster(executor: str | None, cases: Sequence[Case]) -> Cluster:
     """Slurm where it is there, or this machine where it can run all cases. Raises UsageError with what is missing."""
-    if executor == "slurm" or (executor is None and slurm_is_here()):
-        if not slurm_is_here():
-            raise pytest.UsageError("--executor slurm: there is no sbatch on this machine")
+    absent = "" if executor == "local" else _why_no_slurm()
+    if executor == "slurm" and absent:
+        raise pytest.UsageError(f"--executor slurm: {absent}")
+    if executor != "local" and not absent:
         return SlurmClient()
     gpus = visible_gpus()
     missing = [problem for problem in (what_is_missing(case, gpus) for case in cases) if problem is not None]
     if missing:
-        where = "" if executor == "local" else "there is no Slurm here (no sbatch), and "
+        where = f"{absent}, and " if absent else ""
         raise pytest.UsageError(f"{where}{'; '.join(missing)}. --dry-run shows what would be submitted")
     return LocalCluster(gpus)
+
+
+def _why_no_slurm() -> str:
+    if not slurm_is_here():
+        return "there is no Slurm here (no sbatch)"
+    silence = SlurmClient().silence()
+    return f"no Slurm answers here ({' '.join(silence.split())})" if silence else ""
 
 
 def outcome_from(folder: Path, case: Case) -> Outcome:

@@ -74,10 +74,15 @@ class SlurmClient:
         return tuple(_run(["scontrol", "show", "hostnames", nodes]).split()) if nodes else ()
 
     def answers(self) -> bool:
+        return not self.silence()
+
+    def silence(self) -> str:
+        """Why nothing answers; "" where something does."""
         try:
-            return "UP" in _run(["scontrol", "ping"])
-        except SlurmError:
-            return False
+            said = _run(["scontrol", "ping"])
+        except SlurmError as error:
+            return str(error)
+        return "" if "UP" in said else said.strip()
 
     def _queue(self, job_ids: Sequence[str]) -> dict[str, Seen]:
         command = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(job_ids)}", f"--format={SQUEUE_FORMAT}"]

@@ -106,6 +106,19 @@ def test_an_unknown_case_is_an_error_that_names_the_nearest_and_submits_nothing(
     assert calls(slurm) == []
 
 
+def test_cases_that_cannot_be_are_an_error(slurm):
+    slurm.makeconftest(
+        """
+        from slurm_pytest_plugin import Case
+        def pytest_slurm_cases():
+            yield Case('a b', '')
+        """
+    )
+    result = run(slurm)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: case 'a b': an id has letters*"])
+
+
 def test_all_are_submitted_before_the_first_test_runs(slurm):
     slurm.makepyfile(
         test_order="""
@@ -175,12 +188,19 @@ def test_the_jobs_of_an_earlier_pytest_are_waited_for_by_its_run_id(slurm):
     result.stdout.fnmatch_lines(["*good: job 1: found again*"])
 
 
-@pytest.mark.parametrize("name", ["a/b", "../x", "", " "])
+@pytest.mark.parametrize("name", ["a/b", "../x", " "])
 def test_a_run_id_is_the_name_of_a_folder(project, name):
-    if name:
-        result = run(project, f"--run-id={name}", "--executor=local")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["ERROR: --run-id *not a name of a folder"])
+    result = run(project, f"--run-id={name}", "--executor=local")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --run-id *not a name of a folder"])
+
+
+def test_a_slurm_that_does_not_answer_is_none(slurm):
+    (slurm.path / "bin" / "scontrol").write_text("#!/bin/bash\necho no configuration source >&2; exit 1\n")
+    run(slurm, "--case=good").assert_outcomes(passed=2)
+    assert calls(slurm) == []
+    result = run(slurm, "--case=good", "--executor=slurm")
+    result.stderr.fnmatch_lines(["ERROR: --executor slurm: no Slurm answers here (*no configuration source)"])
 
 
 def test_an_earlier_run_is_tested_again_without_a_job(slurm):
@@ -209,7 +229,7 @@ def test_without_slurm_and_gpus_it_says_what_is_missing(project, monkeypatch):
         ["ERROR: there is no Slurm here (no sbatch), and big needs 8 nodes*(64 GPUs)*--dry-run*"]
     )
     result = run(project, "--executor=slurm")
-    result.stderr.fnmatch_lines(["ERROR: --executor slurm: there is no sbatch on this machine"])
+    result.stderr.fnmatch_lines(["ERROR: --executor slurm: there is no Slurm here (no sbatch)"])
     assert run(project, "--dry-run").ret == 0
 
 
