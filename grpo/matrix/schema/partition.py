@@ -66,8 +66,8 @@ class Pyxis(Section):
     """Slurm starts every step in the container (the pyxis plugin and enroot)."""
 
     kind: Literal["pyxis"]
-    image: SbatchValue = Field(description="as --container-image takes it: registry#name:tag, or a .sqsh file")
-    mounts: list[SbatchValue] = Field([], description="host:container[:flags]; the shared folders must be among them")
+    image: str = Field(description="as --container-image takes it: registry#name:tag, or a .sqsh file")
+    mounts: list[str] = Field([], description="host:container[:flags]; the shared folders must be among them")
     python: str = Field("python3", description="in the container")
 
 

@@ -163,7 +163,7 @@ def _pyxis(environment: Pyxis) -> str:
     options = [f"--container-image={environment.image}"]
     if environment.mounts:
         options.append(f"--container-mounts={','.join(environment.mounts)}")
-    return "".join(f" {shlex.quote(option)}" for option in options)
+    return "".join(f" {_quote(option)}" for option in options)
 
 
 def _templates() -> Environment:
@@ -181,4 +181,6 @@ def _templates() -> Environment:
 
 
 def _quote(value: Any) -> str:
-    return shlex.quote(str(value))
+    text = shlex.quote(str(value))
+    # Of these bash needs none, but who reads an array takes them for separators.
+    return f"'{text}'" if "," in text and text == str(value) else text
