@@ -12,6 +12,7 @@ from rich.console import Console
 
 from grpo.commands.judge import judge
 from grpo.commands.matrix import app as matrix_app
+from grpo.commands.status import status
 from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
 from grpo.planning.resident import Resident
 
@@ -161,6 +162,7 @@ def report(
 
 
 app.command("judge")(judge)
+app.command("status")(status)
 app.add_typer(matrix_app, name="matrix")
 
 
