@@ -46,10 +46,10 @@ class Cluster:
     def stop(self) -> None:
         subprocess.run([SCRIPTS / "down.sh", self.state / "s"], timeout=120, check=True)
 
-    def end_daemon(self, name: str) -> None:
-        """As if it had crashed."""
+    def end_daemon(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """By default as if it had crashed."""
         pid = int((self.state / "s" / "run" / f"{name}.pid").read_text())
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
         psutil.wait_procs([process for process in psutil.process_iter() if process.pid == pid], timeout=20)
 
     def lose_node(self, name: str) -> None:

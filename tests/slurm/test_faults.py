@@ -1,5 +1,7 @@
 """Jobs that fail, each in its own way, and what is said of them."""
 
+import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -38,8 +40,6 @@ def jobs(cluster, tmp_path_factory):
         matrix_job("crash", more=["data.default.prompt_file=nowhere.txt"]),
         matrix_job("memory", options=["--mem=60M"]),
         matrix_job("impossible", options=["--mem=900G"]),
-        matrix_job("cancelled", **FOR_EVER),
-        shell("hopeless", "true", options=("--dependency=afterok:1", "--cpus-per-task=1")),
         shell("hidden", "false; true"),
         shell("again", "[ -e saved ] && exit 0; touch saved; exit 85", requeue_exit_code=85, max_restarts=1),
         shell("requeues", REQUEUES, max_restarts=1),
@@ -61,7 +61,8 @@ def test_a_job_without_memory_is_told_by_the_scheduler(jobs):
     assert (verdict.outcome, verdict.failure) == ("fail", "out_of_memory"), (verdict.sentence, outcome)
 
 
-def test_a_cancelled_job_does_not_pass_and_leaves_no_scratch(jobs):
+def test_a_cancelled_job_does_not_pass_and_leaves_no_scratch(cluster, tmp_path):
+    jobs = submit(cluster, tmp_path / "r", matrix_job("cancelled", **FOR_EVER))
     jobs.until("cancelled", has_steps)
     job_id = jobs.run.jobs["cancelled"].job_id
     subprocess.run(["scancel", job_id], check=True, timeout=30)
@@ -85,9 +86,12 @@ def test_a_step_that_fails_under_a_script_that_ends_well_is_what_the_script_says
     assert jobs.run.wait("hidden").passed  # the script's own word; grpo's never hides its trainer's
 
 
-def test_a_job_that_can_never_start_fails_at_once(jobs):
-    outcome = jobs.run.wait("hopeless")
-    assert outcome.failure == "queue"
+def test_a_job_that_can_never_start_fails_at_once(jobs, cluster, tmp_path):
+    [failed] = jobs.run.wait("crash").jobs
+    pair = shell("hopeless", "true", options=(f"--dependency=afterok:{failed}", "--cpus-per-task=1", "--mem=200"))
+    outcome = submit(cluster, tmp_path / "r", pair).run.wait("hopeless")
+    assert (outcome.failure, outcome.state) == ("queue", "PENDING")
+    assert "DependencyNeverSatisfied" in outcome.message
 
 
 def test_a_job_that_saved_is_started_again_in_its_folder(jobs):
@@ -120,7 +124,9 @@ def checkpoints(folder):
     return [] if not path.is_file() else [line for line in path.read_text().splitlines() if '"checkpoint"' in line]
 
 
-def test_a_run_goes_on_where_it_was_when_its_node_was_lost(cluster, tmp_path):
+def test_a_run_goes_on_where_it_was_when_its_node_was_lost(cluster, jobs, tmp_path):
+    for name in jobs.cases:  # they may be on that node
+        jobs.run.wait(name)
     jobs = submit(cluster, tmp_path / "r", matrix_job("lost", steps=150, more=SAVES))
     try:
         folder = jobs.until("lost", lambda folder: len(checkpoints(folder)) >= 2)
@@ -133,18 +139,21 @@ def test_a_run_goes_on_where_it_was_when_its_node_was_lost(cluster, tmp_path):
     assert outcome.jobs == (outcome.jobs[0],)
     assert outcome.nodes != node
     assert verdict.outcome == "pass", (verdict.sentence, outcome.tail(40))
+    shutil.rmtree(f"/tmp/grpo-{outcome.jobs[0]}-{node}.job", ignore_errors=True)  # noqa: S108 - as a boot would
     run = read_run(folder / "run")
     assert run.manifest.resumes
     assert run.steps == list(range(1, 151))
 
 
-def test_the_jobs_outlive_their_controller_and_the_one_who_waits(cluster, tmp_path):
+def test_the_jobs_outlive_their_controller_and_the_one_who_waits(cluster, jobs, tmp_path):
+    for name in jobs.cases:
+        jobs.run.wait(name)
     pairs = [shell("stays", "until [ -e go ]; do sleep 0.2; done")]
     first = submit(cluster, tmp_path / "r", *pairs)
     folder = first.until(
         "stays", lambda folder: (folder / "body.sh").is_file() and first.run.jobs["stays"].seen is not None
     )
-    cluster.end_daemon("slurmctld")
+    cluster.end_daemon("slurmctld", signal.SIGTERM)  # one that is killed forgets the newest jobs
     try:
         first.run.tick()
         assert any("asking again" in line for line in first.said)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import socket
@@ -64,6 +65,8 @@ def check(options: argparse.Namespace) -> int:
         problems.append(f"{len(described['gpus'])} GPUs of {options.gpus}")
     if len(str(options.scratch)) > _LONGEST_SCRATCH:
         problems.append(f"storage.scratch makes {options.scratch}, longer than {_LONGEST_SCRATCH} characters")
+    if options.job_id and "SLURM_JOB_ID" in os.environ:
+        remove_stale(options.scratch, options.job_id, options.name)
     replace_json(folder / f"{options.name}.json", described)
     bad = folder / f"{options.name}.bad"
     bad.unlink(missing_ok=True)
@@ -71,6 +74,29 @@ def check(options: argparse.Namespace) -> int:
         bad.write_text("; ".join(problems) + "\n", encoding="utf-8")
         print(f"node {options.name}: {'; '.join(problems)}", file=sys.stderr)  # noqa: T201
     return 1 if problems else 0
+
+
+def remove_stale(scratch: Path, job_id: int, name: str) -> None:
+    """What this user's earlier jobs left on this node because they were killed before they could remove it."""
+    folders = {
+        path: int(found[1])
+        for path in scratch.parent.glob("grpo-*")
+        if (found := re.fullmatch(rf"grpo-(\d+)-{re.escape(name)}(\.job)?", path.name))
+    }
+    old = {path for path, owner in folders.items() if owner != job_id and path.stat().st_uid == os.getuid()}
+    if not old:
+        return
+    command = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%A"]
+    try:
+        done = subprocess.run(  # noqa: S603 - no shell
+            command, capture_output=True, text=True, timeout=30, check=True, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return  # who cannot ask which jobs there are leaves them alone
+    alive = {int(word) for word in done.stdout.split()}
+    for path in old:
+        if folders[path] not in alive:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def gather(job_dir: Path) -> int:

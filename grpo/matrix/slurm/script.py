@@ -75,6 +75,7 @@ def render_body(
         partition=partition_name,
         job_dir=job_dir,
         nodes=case.nodes,
+        gpus_per_node=case.gpus_per_node,
         executor=executor,
         memlock=partition.ulimits.memlock,
         nofile=partition.ulimits.nofile,

@@ -114,6 +114,23 @@ def test_all_nodes_come_into_the_run_directory(tmp_path):
     }  # fmt: skip
 
 
+def test_what_killed_jobs_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+    names = ["grpo-5-n1", "grpo-6-n1.job", "grpo-7-n1", "grpo-8-n1", "grpo-5-n11", "grpo-5-n2", "grpo-x-n1", "other"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text("#!/bin/bash\necho 7\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/nothing")
+    node.remove_stale(tmp_path / "grpo-8-n1", 8, "n1")
+    assert {path.name for path in tmp_path.iterdir()} == {*names, "bin"}  # nobody could be asked
+    monkeypatch.setenv("PATH", f"{squeue.parent}:/usr/bin:/bin")
+    node.remove_stale(tmp_path / "grpo-8-n1", 8, "n1")
+    left = {"grpo-7-n1", "grpo-8-n1", "grpo-5-n11", "grpo-5-n2", "grpo-x-n1", "other", "bin"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
 def test_ports_follow_from_the_job_and_two_jobs_begin_apart():
     first, second = node.candidates(7_000_001), node.candidates(7_000_002)
     assert len(set(first)) == len(first) == 8

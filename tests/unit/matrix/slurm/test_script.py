@@ -65,11 +65,15 @@ def structure(script):
     """The script without what a case or a partition puts into it."""
     text = re.sub(r"#SBATCH .*\n", "", script)
     text = re.sub(r"^# Case .*", "# Case", text, flags=re.MULTILINE)
-    text = re.sub(r"^(node_count|python|scratch_root|facts)=.*", r"\1=", text, flags=re.MULTILINE)
+    text = re.sub(r"^(node_count|gpu_ranks|python|scratch_root|facts)=.*", r"\1=", text, flags=re.MULTILINE)
     text = re.sub(r"^ulimit .*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"--partition \S+ --quiet", "--partition P --quiet", text)
     text = re.sub(r"(printf .*\n +)\S+ ", r"\1CASE ", text)
     return re.sub(
-        r"^(here .* -m grpo train).*?( \"cluster\.ray_address=\$ray_address\")? &$", r"\1\2 &", text, flags=re.MULTILINE
+        r"^(here .* -m grpo train).*?( \"cluster\.ray_address=\$ray_address\")? \"(\$\{canary\[@\]\})\" &$",
+        r"\1\2 &",
+        text,
+        flags=re.MULTILINE,
     )
 
 
@@ -286,19 +290,19 @@ def test_without_python_the_job_fails_before_the_trainer(tmp_path):
 
 
 @pytest.mark.parametrize(("more", "step"), [({"bad": "here1"}, "nodes"), ({"canary": 1, "has_canary": True}, "canary")])
-def test_nodes_that_fail_their_check_or_the_canary_are_named(tmp_path, more, step):
+def test_nodes_that_fail_their_check_or_the_canary_fail_the_job_as_infra(tmp_path, more, step):
     process, job_dir = run_script(tmp_path, "print('trained')", **more)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert output == ""
     result = result_of(job_dir)
     assert (result["stage"], result["step"], result["exit_code"]) == ("setup", step, None)
-    assert (result["failure"], result["exclude"]) == ("infra", ["here1"])
+    assert (result["failure"], result["exclude"]) == ("infra", ["here1"] if step == "nodes" else [])
 
 
 def test_a_canary_that_passes_goes_before_the_trainer(tmp_path):
-    process, job_dir = run_script(tmp_path, "print('trained')", has_canary=True)
-    assert process.communicate(timeout=60)[0] == "trained\n"
+    process, job_dir = run_script(tmp_path, "print(sys.argv[-1])", has_canary=True)
+    assert process.communicate(timeout=60)[0] == f"cluster.canary_file={job_dir}/canary.json\n"
     assert result_of(job_dir)["stage"] == "done"
 
 
