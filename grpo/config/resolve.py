@@ -65,6 +65,8 @@ def _launcher(config: Config) -> Derived:
     cluster = config.cluster
     if max(cluster.num_nodes * cluster.gpus_per_node, cluster.cpu_ranks) > 1:
         return "ray", "the number of processes"
+    if not config.policy.generation.colocated.enabled:
+        return "ray", "policy.generation.colocated.enabled"
     return ("ray", "cluster.ray_address") if cluster.ray_address is not None else ("in_process", "one process")
 
 

@@ -27,6 +27,8 @@ from grpo.trainer.step_metrics import (
     update_metrics,
 )
 from grpo.trainer.throughput import Throughput
+from grpo.workers.groups.watchdog import watched
+from grpo.workers.policy.group import RankSeconds
 from grpo.workers.protocol import Policy
 
 EndReason = Literal["steps", "epochs", "reward", "signal"]
@@ -52,6 +54,7 @@ class Parts:
     throughput: Throughput
     observers: tuple[StepObserver, ...] = ()
     measures: tuple[Callable[[], Mapping[str, float]], ...] = ()  # what the parts count themselves, since asked last
+    rank_seconds: Callable[[], RankSeconds] | None = None  # of a policy in workers, since asked last
 
 
 @dataclass
@@ -89,6 +92,7 @@ class Trainer:
         self._config = config
         self._progress = Progress(recent_rewards=deque(maxlen=config.grpo.stop_window))
         self._unpublished: dict[str, float] | None = None
+        self._unpublished_ranks: RankSeconds | None = None
         self._validated_step: int | None = None
         self._saved_step: int | None = None
 
@@ -100,13 +104,13 @@ class Trainer:
     def run(self, stop: StopRequest) -> Outcome:
         """Train to the end, or save and return when `stop` is requested."""
         if self.step == 0 and self._config.grpo.val_at_start and self._parts.evaluator is not None:
-            with self._parts.timer.step() as times:
+            with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
                 metrics = self._validate(0)
             self._unpublished = {**times, **metrics}
         reason = self._finished(stop)
         while reason is None:
             step = self.step + 1
-            with self._parts.timer.step() as times:
+            with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
                 self._publish()
                 done = self._step(step, stop)
                 if done is None:
@@ -116,6 +120,7 @@ class Trainer:
                 break
             rollout, batch, metrics, reason = done
             self._unpublished = {**times, **metrics, **self._parts.throughput.metrics(rollout, batch, times)}
+            self._unpublished_ranks = None if self._parts.rank_seconds is None else self._parts.rank_seconds()
         self._publish()
         return Outcome(
             reason, self.step, self._progress.accuracy, stop.requested if reason == "signal" else None,
@@ -124,12 +129,11 @@ class Trainer:
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Continue from a checkpoint's content."""
-        prefix = "policy/"
-        policy = {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
-        self._parts.policy.load_state(policy, values["policy"])
-        self._parts.source.load_state(values["source"])
+        self._parts.policy.load_state(_below("policy/", tensors), values["policy"])
+        self._parts.source.load_state(_below("source/", tensors), values["source"])
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
-        restore_rng({name: each for name, each in tensors.items() if not name.startswith(prefix)}, values["rng"])
+        parts = ("policy/", "source/")
+        restore_rng({name: each for name, each in tensors.items() if not name.startswith(parts)}, values["rng"])
         self._saved_step = self.step
 
     def _close_without_step(self) -> None:
@@ -222,13 +226,14 @@ class Trainer:
         assert self._parts.checkpoints is not None
         with self._parts.timer.phase("checkpoint"):
             tensors, values = self._parts.policy.state()
+            source_tensors, source_values = self._parts.source.state()
             rng_tensors, rng_values = capture_rng()
             saved = self._parts.checkpoints.save(
                 step,
-                {**{f"policy/{name}": each for name, each in tensors.items()}, **rng_tensors},
+                {**_above("policy/", tensors), **_above("source/", source_tensors), **rng_tensors},
                 {
                     "policy": values,
-                    "source": self._parts.source.state(),
+                    "source": source_values,
                     "trainer": self._progress.values(),
                     "rng": rng_values,
                 },
@@ -246,5 +251,16 @@ class Trainer:
             return
         metrics, self._unpublished = self._unpublished, None
         self._parts.run.write_metrics(self.step, metrics)
+        if self._unpublished_ranks is not None:
+            self._parts.run.write_ranks(self.step, self._unpublished_ranks.hosts, self._unpublished_ranks.phases)
+            self._unpublished_ranks = None
         for observer in self._parts.observers:
             observer(self.step, metrics)
+
+
+def _above(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": each for name, each in tensors.items()}
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}

@@ -36,9 +36,9 @@ def _refusals(config: Config) -> Iterator[str]:
     context_parallel = context_parallel_refusal(policy)
     if context_parallel is not None:
         yield context_parallel
-    if not generation.colocated.enabled:
+    if not generation.colocated.enabled and config.cluster.gpus_per_node:
         yield (
-            "policy.generation.colocated.enabled=False: the engine shares the devices that train; set true, and its "
+            "policy.generation.colocated.enabled=False: on GPUs the engine shares those that train; set true, and its "
             "resources null"
         )
     if generation.backend == "vllm" and generation.vllm_cfg.tensor_parallel_size > 1:

@@ -64,6 +64,12 @@ class Cluster(Section):
         description="dense bfloat16 TFLOP/s of one device, what performance/mfu is a share of; null: of the GPU's "
         "datasheet. A CPU run has no MFU without it",
     )
+    step_timeout_s: float = Field(
+        14400.0,
+        gt=0,
+        description="seconds that one step may take before the run writes its stacks to standard error and exits "
+        "with status 1",
+    )
     worker_timeout_s: float = Field(
         1800.0, gt=0, description="seconds that a worker process may take for its start or one call before it is killed"
     )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from grpo.config import layout
 from grpo.config.schema import Config
@@ -17,6 +17,7 @@ _POLL_SECONDS = 0.2
 _BUSY_SECONDS = 10.0  # what an ended group had held comes back within a second or two
 _COLOCATED_SHARE = 0.5  # the engine has the other half of rank 0's
 _NODE_LABEL = "ray.io/node-id"
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ class Reservation:
         self.world_size = world_size
         self._share = share
         self._need = {"CPU": float(cpus_per_worker)} | ({"GPU": float(gpus_per_worker)} if gpus_per_worker else {})
-        joined = _poll(lambda: session.nodes() if len(session.nodes()) >= nodes else None, join_deadline_s)
-        missing = "" if joined is not None else f" ({nodes} nodes were waited for, {join_deadline_s:g} s)"
+        joined = _poll(lambda: len(session.nodes()) >= nodes or None, join_deadline_s)
+        missing = "" if joined else f" ({nodes} nodes were waited for, {join_deadline_s:g} s)"
         chosen = self._choose(ranks_per_node, min(deadline_s, _BUSY_SECONDS), missing)
         self.slots = _slots(chosen)
         self._group: Any = self._reserve(deadline_s)
@@ -176,7 +177,8 @@ def _slots(chosen: Sequence[Node]) -> list[Slot]:
     return slots
 
 
-def _poll(ask: Callable[[], list[Node] | None], deadline_s: float) -> list[Node] | None:
+def _poll(ask: Callable[[], _Answer | None], deadline_s: float) -> _Answer | None:
+    """What `ask` answers, at the latest after `deadline_s`."""
     ends = time.monotonic() + deadline_s
     while (answer := ask()) is None and time.monotonic() < ends:
         time.sleep(_POLL_SECONDS)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from grpo.algorithm.metrics import MetricSums
-from grpo.algorithm.objective import Denominators, TokenValues, objective
+from grpo.algorithm.objective import Denominators, objective
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch, Planning, plan_micro_batches
 from grpo.batching.sharding import sequence_work, split_by_work
@@ -39,6 +39,7 @@ from grpo.workers.policy.forward import needed_lengths
 from grpo.workers.policy.options import learning_rate_at, needs_reference, objective_options, planning
 from grpo.workers.policy.padding_tally import PaddingTally
 from grpo.workers.policy.token_logprobs import TokenLogprobs, token_logprobs
+from grpo.workers.policy.values import token_values
 from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
 from grpo.workers.protocol import UpdateResult
 
@@ -151,7 +152,7 @@ class MegatronPolicy:
             current = self._token_logprobs(self._trained.model, micro, hidden, with_entropy=with_entropy)
             if not micro.rows:
                 return current.logprobs.sum()  # 0 of no token, with a gradient of 0 for every weight
-            result = objective(_values(batch, micro, current, self._device), self._options, denominators)
+            result = objective(token_values(batch, micro.rows, micro, current), self._options, denominators)
             sums.append(result.metrics)
             return result.loss
 
@@ -322,25 +323,6 @@ def _random(folder: Any, config: Config) -> Source:
 
 def _first(source: Source) -> list[str]:
     return [next(iter(source))]
-
-
-def _values(batch: Batch, micro: MegatronInputs, current: TokenLogprobs, device: torch.device) -> TokenValues:
-    assert batch.advantages is not None
-
-    def at(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[micro.trained].to(device)
-
-    return TokenValues(
-        logprobs=current.logprobs,
-        mask=torch.ones_like(micro.targets, dtype=torch.bool),
-        sequence_ids=micro.sequence_ids.to(device),
-        num_sequences=len(micro.rows),
-        advantages=batch.advantages[torch.as_tensor(micro.rows)].to(device),
-        generation_logprobs=batch.generation_logprobs[micro.trained].to(device),
-        old_logprobs=at(batch.old_logprobs),
-        reference_logprobs=at(batch.reference_logprobs),
-        entropy=current.entropy,
-    )
 
 
 def _merged(sums: Sequence[MetricSums]) -> MetricSums:

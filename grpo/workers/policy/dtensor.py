@@ -204,7 +204,7 @@ class DTensorPolicy:
         assert (batch.old_logprobs is None) == on_policy, "old log-probs are given exactly without the on-policy ratio"
         inputs = model_inputs(batch, micro, needed, self._device)
         current = self._compute(inputs, with_entropy=self._options.entropy_coef != 0)
-        result = objective(token_values(batch, micro, inputs, current), self._options, denominators)
+        result = objective(token_values(batch, micro.rows, inputs, current), self._options, denominators)
         result.loss.backward()  # type: ignore[no-untyped-call]
         return result.metrics
 

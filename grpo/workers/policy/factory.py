@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+import torch.distributed as dist
 
 from grpo.config import layout
 from grpo.config.schema import Config
@@ -30,7 +31,7 @@ def started_policy(config: Config, reservation: Reservation | None) -> Iterator[
     """
     with ExitStack() as stack:
         if reservation is None:
-            if _offloads(config):
+            if _offloads(config) and not dist.is_initialized():  # an engine may have made this process one rank
                 stack.callback(leave_process_group)
             yield _policy_of_rank(config)
             return
@@ -47,14 +48,15 @@ def make_rank(config: Config) -> RankPolicy:
     if config.cluster.cpu_threads is not None:
         torch.set_num_threads(config.cluster.cpu_threads)
     if config.cluster.gpus_per_node > 0 and torch.cuda.is_available():
-        torch.cuda.init()  # a mesh would otherwise choose the GPU of this rank's number: the only one here is number 0
+        torch.cuda.set_device(0)  # the only one here; a mesh would otherwise choose that of this rank's number
+        torch.zeros((), device="cuda")  # and does so unless CUDA is in use
     return RankPolicy(_policy_of_rank, config)
 
 
 def _policy_of_rank(config: Config) -> Policy:
     """The policy, among the ranks that the environment names."""
     on_gpu = config.cluster.gpus_per_node > 0
-    if layout(config).training_gpus > 1 or _offloads(config):
+    if (layout(config).training_gpus > 1 or _offloads(config)) and not dist.is_initialized():
         join_process_group("nccl" if on_gpu else "gloo", timeout_s=config.cluster.worker_timeout_s)
     if config.policy.megatron_cfg.enabled:
         return make_policy(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,20 @@ from grpo.errors import WorkerError
 from grpo.workers.groups.packed import BUCKET_BYTES, PackedTensor, buckets
 from grpo.workers.groups.worker_group import WorkerGroup
 from grpo.workers.protocol import UpdateResult
+
+# What a rank's work on a call counts as.
+_PHASES = {
+    "logprobs": "timing/logprobs", "reference_logprobs": "timing/logprobs", "train": "timing/policy_training",
+    "open_weights": "timing/refit", "next_tensors": "timing/refit",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RankSeconds:
+    """Of each rank, in rank order: its machine, and by phase the seconds that it worked, its waits for others too."""
+
+    hosts: list[str]
+    phases: dict[str, list[float]]
 
 
 class PolicyGroup:
@@ -80,10 +95,19 @@ class PolicyGroup:
         measured, self._measured = self._measured, {}
         return {**{f"performance/{name}": value for name, value in cost.items()}, **measured}
 
-    def device_names(self) -> list[str]:
-        """Of each rank's GPU; "cpu" where it has none."""
-        names: list[str] = self._group.call_all("device_name")
-        return names
+    def describe(self) -> tuple[list[str], list[dict[str, Any]]]:
+        """The name of each rank's GPU, or "cpu"; and the machines, each once, as `describe_node` gives them."""
+        names, nodes = zip(*self._group.call_all("describe"), strict=True)
+        return list(names), list({node["host"]: node for node in nodes}.values())
+
+    def rank_seconds(self) -> RankSeconds:
+        """How long each rank worked in each phase, since it was asked last."""
+        phases: dict[str, list[float]] = {}
+        for method, seconds in self._group.dispatches.take_ranks().items():
+            if method in _PHASES and len(seconds) == self._group.world_size:
+                before = phases.get(_PHASES[method], [0.0] * len(seconds))
+                phases[_PHASES[method]] = [sum(each) for each in zip(before, seconds, strict=True)]
+        return RankSeconds(self._group.hosts, phases)
 
     def shutdown(self) -> None:
         """End the ranks; more than once does no harm."""

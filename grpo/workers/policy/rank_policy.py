@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grpo.batching.batch import Batch
+from grpo.telemetry.environment import describe_node
 from grpo.telemetry.memory import memory_metrics
 from grpo.workers.groups.packed import PackedTensor, buckets
 from grpo.workers.protocol import Policy, UpdateResult
@@ -27,9 +28,9 @@ class RankPolicy:
     def weight_version(self) -> int:
         return self._policy.weight_version
 
-    def device_name(self) -> str:
-        """Of this rank's own GPU; "cpu" where it has none."""
-        return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    def describe(self) -> tuple[str, dict[str, Any]]:
+        """The name of this rank's own GPU, or "cpu", and its machine as `describe_node` gives it."""
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", describe_node()
 
     def logprobs(self, batch: Batch) -> Tensor | None:
         return self._of_first(self._policy.logprobs(batch))

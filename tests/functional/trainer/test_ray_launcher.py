@@ -7,6 +7,7 @@ import torch
 
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.errors import WorkerError
+from grpo.telemetry.journal import read_journal
 from grpo.workers.groups.failures import RankError
 from grpo.workers.policy import factory
 from tests.support.run_metrics import compare_runs, lines, metrics_of
@@ -68,6 +69,11 @@ def test_a_run_over_four_ranks_is_that_of_one_process(tmp_path, alone, layout):
     compare_runs(tmp_path / "ranks", alone)
     *_, last = lines(tmp_path / "ranks")
     assert 0 < last["performance/logprob_padding_efficiency"] <= 1
+    *_, ranks = read_journal(tmp_path / "ranks" / "ranks.jsonl")
+    assert ranks["step"] == 2
+    for phase in ("timing/logprobs", "timing/policy_training", "timing/refit"):
+        assert len(ranks["hosts"]) == len(ranks[phase]) == 4
+        assert all(0 < each < last[phase] for each in ranks[phase])
     if layout == DATA_X_TENSOR:
         expected = weights_of(alone)
         for name, each in weights_of(tmp_path / "ranks").items():
