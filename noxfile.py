@@ -92,7 +92,8 @@ def slurm(session: nox.Session) -> None:
     """Cases of the matrix as jobs of a real Slurm on this machine (root, Debian or Ubuntu). Arguments go to pytest."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         session.error("starts Slurm's daemons and installs their packages: run it as root on Debian or Ubuntu")
-    run_in(session, "cpu", "pytest", *(session.posargs or ["tests/slurm"]), env=ONE_THREAD)
+    # In the order of the files: what waits for the clock is submitted first and looked at last.
+    run_in(session, "cpu", "pytest", "-p", "no:randomly", *(session.posargs or ["tests/slurm"]), env=ONE_THREAD)
 
 
 @nox.session(venv_backend="none")

@@ -1,4 +1,4 @@
-"""Jobs that fail, each in its own way, and what is said of them."""
+"""Jobs that fail, each in its own way, and what is said of them. The longest waits are at the end of the file."""
 
 import shutil
 import signal
@@ -71,11 +71,6 @@ def test_a_cancelled_job_does_not_pass_and_leaves_no_scratch(cluster, tmp_path):
     assert not list(Path("/tmp").glob(f"grpo-{job_id}-*"))  # noqa: S108
 
 
-def test_a_job_beyond_its_time_limit(jobs):
-    outcome, verdict = jobs.end("limit")
-    assert (verdict.outcome, verdict.failure, outcome.state) == ("fail", "timeout", "TIMEOUT")
-
-
 def test_a_request_that_no_node_can_meet_is_refused_at_once(jobs):
     outcome, verdict = jobs.end("impossible")
     assert (verdict.failure, outcome.jobs) == ("queue", ())
@@ -124,6 +119,44 @@ def checkpoints(folder):
     return [] if not path.is_file() else [line for line in path.read_text().splitlines() if '"checkpoint"' in line]
 
 
+def test_a_worker_that_is_killed_ends_the_job_with_its_rank(cluster, tmp_path):
+    more = [*FOR_EVER["more"], "policy.generation.backend=hf"]
+    jobs = submit(cluster, tmp_path / "r", matrix_job("killed", "tiny-70b-dtensor", more=more, steps=1_000_000))
+    try:
+        jobs.until("killed", has_steps)
+        seen = jobs.run.jobs["killed"].seen
+        job_id, node = jobs.run.jobs["killed"].job_id, cluster.client.expand(seen.nodes)[1]
+        next(workers_of(job_id, node)).kill()
+        outcome, verdict = jobs.end("killed")
+    finally:
+        jobs.run.cancel()
+    assert (verdict.outcome, verdict.failure) == ("fail", "crash"), verdict.sentence
+    assert "rank" in outcome.tail(60)
+    assert not list(Path("/tmp").glob(f"grpo-{job_id}-*"))  # noqa: S108
+
+
+def has_steps(folder):
+    path = folder / "run" / "metrics.jsonl"
+    return path.is_file() and path.stat().st_size > 0
+
+
+def workers_of(job_id, node):
+    """The ranks of a job on a node."""
+    for process in psutil.process_iter(["cmdline"]):
+        try:
+            environ = process.environ()
+        except (psutil.Error, OSError):
+            continue
+        is_there = environ.get("SLURM_JOB_ID") == job_id and environ.get("SLURMD_NODENAME") == node
+        if is_there and any("RankHost" in part for part in process.info["cmdline"] or []):
+            yield process
+
+
+def test_a_job_beyond_its_time_limit(jobs):
+    outcome, verdict = jobs.end("limit")
+    assert (verdict.outcome, verdict.failure, outcome.state) == ("fail", "timeout", "TIMEOUT")
+
+
 def test_a_run_goes_on_where_it_was_when_its_node_was_lost(cluster, jobs, tmp_path):
     for name in jobs.cases:  # they may be on that node
         jobs.run.wait(name)
@@ -164,39 +197,6 @@ def test_the_jobs_outlive_their_controller_and_the_one_who_waits(cluster, jobs, 
     assert second.run.jobs["stays"].job_id == first.run.jobs["stays"].job_id
     (folder / "go").touch()
     assert second.run.wait("stays").passed
-
-
-def test_a_worker_that_is_killed_ends_the_job_with_its_rank(cluster, tmp_path):
-    more = [*FOR_EVER["more"], "policy.generation.backend=hf"]
-    jobs = submit(cluster, tmp_path / "r", matrix_job("killed", "tiny-70b-dtensor", more=more, steps=1_000_000))
-    try:
-        jobs.until("killed", has_steps)
-        seen = jobs.run.jobs["killed"].seen
-        job_id, node = jobs.run.jobs["killed"].job_id, cluster.client.expand(seen.nodes)[1]
-        next(workers_of(job_id, node)).kill()
-        outcome, verdict = jobs.end("killed")
-    finally:
-        jobs.run.cancel()
-    assert (verdict.outcome, verdict.failure) == ("fail", "crash"), verdict.sentence
-    assert "rank" in outcome.tail(60)
-    assert not list(Path("/tmp").glob(f"grpo-{job_id}-*"))  # noqa: S108
-
-
-def has_steps(folder):
-    path = folder / "run" / "metrics.jsonl"
-    return path.is_file() and path.stat().st_size > 0
-
-
-def workers_of(job_id, node):
-    """The ranks of a job on a node."""
-    for process in psutil.process_iter(["cmdline"]):
-        try:
-            environ = process.environ()
-        except (psutil.Error, OSError):
-            continue
-        is_there = environ.get("SLURM_JOB_ID") == job_id and environ.get("SLURMD_NODENAME") == node
-        if is_there and any("RankHost" in part for part in process.info["cmdline"] or []):
-            yield process
 
 
 @pytest.mark.nightly
