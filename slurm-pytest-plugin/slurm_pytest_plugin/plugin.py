@@ -150,8 +150,11 @@ def _case_of(item: pytest.Item) -> Case | None:
 
 
 def _console(config: pytest.Config) -> Console:
-    writer = config.get_terminal_writer()
-    return Console(file=writer._file, width=None if writer.hasmarkup else 160)  # noqa: SLF001 - it has no other way out
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    # Asked of pytest, since while it captures the output that is no terminal.
+    terminal = isinstance(reporter, TerminalReporter) and bool(reporter.isatty)
+    file = config.get_terminal_writer()._file  # noqa: SLF001 - it has no other way out
+    return Console(file=file, force_terminal=terminal, width=None if terminal else 160)
 
 
 def _say(config: pytest.Config, text: str) -> None:

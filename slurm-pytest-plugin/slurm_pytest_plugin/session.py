@@ -14,7 +14,7 @@ from slurm_pytest_plugin.ledger import locked
 from slurm_pytest_plugin.local import LocalCluster, visible_gpus, what_is_missing
 from slurm_pytest_plugin.options import Settings
 from slurm_pytest_plugin.outcome import Outcome
-from slurm_pytest_plugin.request import Cluster
+from slurm_pytest_plugin.request import Cluster, ClusterError
 from slurm_pytest_plugin.result import ResultError, read_result
 from slurm_pytest_plugin.run import Run, write_script
 from slurm_pytest_plugin.slurm import SlurmClient, slurm_is_here
@@ -33,7 +33,8 @@ class CaseSession:
     ) -> None:
         """`say` prints a line, and what is printed to `console` within `uncaptured` is seen as well."""
         self.settings = settings
-        self.say = say
+        self._print = say
+        self._live: Live | None = None
         self.run: Run | None = None
         self._console = console
         self._uncaptured = uncaptured
@@ -73,8 +74,16 @@ class CaseSession:
                 cancelled = self.run.cancel()
                 if cancelled:
                     self.say(f"cancelled: {' '.join(cancelled)}")
+        except ClusterError as error:
+            self.say(f"jobs of this run may still be there ({error}): --run-id {self.run_id} finds them")
         finally:
             self._held.close()
+
+    def say(self, text: str) -> None:
+        if self._live is None:
+            self._print(text)
+        else:  # above the table
+            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def _shown(self) -> Iterator[Callable[[], None]]:
@@ -85,7 +94,11 @@ class CaseSession:
             yield lambda: None
             return
         with self._uncaptured(), Live(console=self._console, auto_refresh=False, transient=True) as live:
-            yield lambda: live.update(run_table(self.run_id, run.jobs.values()), refresh=True)
+            self._live = live
+            try:
+                yield lambda: live.update(run_table(self.run_id, run.jobs.values()), refresh=True)
+            finally:
+                self._live = None
 
     def _dry_run(self, cases: Sequence[Case]) -> None:
         executor: Executor = "local" if self.settings.executor == "local" else "slurm"

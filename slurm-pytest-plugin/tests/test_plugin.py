@@ -1,6 +1,8 @@
 """The plugin in a pytest of its own, on this machine or against a pretended sbatch."""
 
+import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -261,6 +263,39 @@ def test_ctrl_c_cancels_the_jobs_of_this_run_and_no_others(slurm):
     process.communicate(timeout=30)
     assert process.returncode == pytest.ExitCode.INTERRUPTED
     assert calls(slurm, "scancel") == ["1 2 3"]
+
+
+def test_on_a_terminal_a_table_is_shown(project):
+    project.makeconftest(
+        """
+        from slurm_pytest_plugin import Case
+        def pytest_slurm_cases():
+            yield Case('good', 'sleep 0.5', time_limit='00:01:00', progress=lambda folder: 'step 12')
+        """
+    )
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "pytest", "--executor=local", "--poll=0.05", "-p", "no:cacheprovider"]
+    process = subprocess.Popen(command, cwd=project.path, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # so a terminal says that its other end is closed
+        while part := os.read(ours, 65536):
+            shown += part
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    for word in (b"progress", b"RUNNING", b"step 12", b"2 passed"):
+        assert word in shown
+
+
+def test_what_cannot_be_cancelled_is_said(slurm):
+    (slurm.path / "state").write_text("RUNNING\n")
+    (slurm.path / "bin" / "scancel").write_text("#!/bin/bash\necho no controller >&2; exit 1\n")
+    slurm.makepyfile(test_a="def test_first():\n    assert False\n")
+    result = run(slurm, "-x", "--run-id=mine", "test_a.py", "test_what_cannot_be_cancelled_is_said.py")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["jobs of this run may still be there (scancel: no controller): --run-id mine finds them"]
+    )
 
 
 def test_the_end_of_the_session_cancels_what_nobody_waits_for(slurm):

@@ -42,7 +42,11 @@ def submit_and_judge(
     _require_empty(folder)
     limits = Limits(queue=waiting.queue_seconds, poll=waiting.poll_seconds)
     try:
-        run = Run(cluster or SlurmClient(), folder, [job], limits=limits, say=waiting.say)
+        if cluster is None:
+            cluster = SlurmClient()
+            if silence := cluster.silence():
+                raise SlurmError(f"no Slurm answers here: {silence}")
+        run = Run(cluster, folder, [job], limits=limits, say=waiting.say)
         folder.mkdir(parents=True, exist_ok=True)
         run.start()
         try:
