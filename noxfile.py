@@ -138,6 +138,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def gpu(session: nox.Session) -> None:
+    """Speed and memory of the policy workers on one GPU, against bare loops and the plan. Arguments pass on."""
+    out = () if any(each.startswith("--out") for each in session.posargs) else ("--out", "runs/gpu")
+    run_in(session, "cuda", "python", "-m", "benchmarks.gpu", *out, *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
     """Write what is generated: docs/configuration.md and the table of docs/planning.md."""
     page = "from grpo.config.reference import markdown; print(markdown(), end='')"

@@ -78,7 +78,8 @@ def test_a_run_over_four_ranks_is_that_of_one_process(tmp_path, alone, layout):
         expected = weights_of(alone)
         for name, each in weights_of(tmp_path / "ranks").items():
             # A gradient element that is nearly 0 moves its weight by the learning rate, in a direction of chance.
-            assert (each - expected[name]).norm() <= 1e-6 * expected[name].norm(), name
+            bound = 1e-6 if name.startswith("policy/model.") else 1e-5
+            assert float((each - expected[name]).norm() / expected[name].norm()) <= bound, name
 
 
 def fail_to_start(config):
