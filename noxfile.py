@@ -19,6 +19,7 @@ nox.options.error_on_missing_interpreters = True
 ROOT = Path(__file__).parent
 LOCKS = ROOT / "ci" / "locks"
 ENVIRONMENTS = ROOT / ".nox"
+PLUGIN = "slurm-pytest-plugin"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -30,7 +31,8 @@ def environment(session: nox.Session, stack: str) -> Path:
     lock_file, folder = LOCKS / f"{stack}.txt", ENVIRONMENTS / f"env-{stack}"
     bin_, stamp = folder / "bin", folder / "installed.sha256"
     python = str(bin_ / "python")
-    wanted = hashlib.sha256(lock_file.read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    parts = (lock_file, ROOT / "pyproject.toml", ROOT / PLUGIN / "pyproject.toml")
+    wanted = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return bin_
     session.run(sys.executable, "-m", "venv", "--clear", str(folder), external=True)
@@ -41,7 +43,7 @@ def environment(session: nox.Session, stack: str) -> Path:
     assert torch, lock_file
     session.run(*pip, f"torch=={torch[1]}", external=True)
     session.run(*pip, "--no-deps", "--require-hashes", "-r", str(lock_file), external=True)
-    session.run(*pip, "--no-deps", "-e", ".", external=True)
+    session.run(*pip, "--no-deps", "-e", ".", "-e", PLUGIN, external=True)
     stamp.write_text(wanted)
     return bin_
 
@@ -66,6 +68,13 @@ def unit(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def plugin(session: nox.Session) -> None:
+    """The tests of slurm-pytest-plugin, a distribution of its own. Arguments go to pytest."""
+    settings = ["-c", f"{PLUGIN}/pyproject.toml", "--rootdir", PLUGIN]
+    run_in(session, "core", "pytest", "-n", "2", *settings, *(session.posargs or [f"{PLUGIN}/tests"]), env=ONE_THREAD)
+
+
+@nox.session(venv_backend="none")
 def functional(session: nox.Session) -> None:
     """Functional tests on the CPU with the real vLLM, Ray and datasets (installs 2.7 GB). Arguments go to pytest."""
     selected = session.posargs or ["tests/functional"]
@@ -83,7 +92,22 @@ def slurm(session: nox.Session) -> None:
     """Cases of the matrix as jobs of a real Slurm on this machine (root, Debian or Ubuntu). Arguments go to pytest."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         session.error("starts Slurm's daemons and installs their packages: run it as root on Debian or Ubuntu")
-    run_in(session, "core", "pytest", *(session.posargs or ["tests/slurm"]), env=ONE_THREAD)
+    # In the order of the files: what waits for the clock is submitted first and looked at last.
+    run_in(session, "cpu", "pytest", "-p", "no:randomly", *(session.posargs or ["tests/slurm"]), env=ONE_THREAD)
+
+
+@nox.session(venv_backend="none")
+def cluster(session: nox.Session) -> None:
+    """One case of the matrix as a job, judged: `-- 70b-megatron --partition mine`. On Slurm, or here if it fits.
+
+    `--dry-run` writes its script and says what it may cost; `--from-run DIR` judges what an earlier run left.
+    """
+    if not session.posargs or session.posargs[0].startswith("-"):
+        session.error("which case? nox -s cluster -- CASE [--partition P] [--dry-run]; nox -s matrix lists them")
+    case, *options = session.posargs
+    runs_nothing = any(option.startswith(("--dry-run", "--from-run")) for option in options)
+    stack = "core" if runs_nothing else "cpu" if case.startswith("tiny-") else "cuda"
+    run_in(session, stack, "pytest", "--case", case, *options, "tests/cluster")
 
 
 @nox.session(venv_backend="none")

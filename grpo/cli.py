@@ -19,7 +19,8 @@ from grpo.commands.diagnose import diagnose
 from grpo.commands.doctor import doctor
 from grpo.commands.judge import judge
 from grpo.commands.matrix import app as matrix_app
-from grpo.errors import ConfigError, GrpoError
+from grpo.commands.status import status
+from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
 from grpo.planning.resident import Resident
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ def report(
 
 
 app.command("judge")(judge)
+app.command("status")(status)
 app.command("compare")(compare)
 app.command("canary")(canary)
 app.command("doctor")(doctor)
