@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,8 @@ nox.options.error_on_missing_interpreters = True
 ROOT = Path(__file__).parent
 LOCKS = ROOT / "ci" / "locks"
 ENVIRONMENTS = ROOT / ".nox"
+JUNIT = Path(".nox") / "junit"
+CASE_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -59,22 +62,36 @@ def lint(session: nox.Session) -> None:
     run_in(session, "core", "mypy")
 
 
+def selected_tests(session: nox.Session, layer: str) -> list[str]:
+    """What pytest is told: cases of the matrix that come first become their tests, the rest is pytest's own."""
+    rest = list(session.posargs)
+    cases = []
+    while rest and CASE_ID.fullmatch(rest[0]) and not Path(rest[0]).exists():
+        cases.append(rest.pop(0))
+    arguments = [f"--junitxml={JUNIT / layer}.xml"]
+    if cases:
+        grpo = str(environment(session, "core") / "grpo")
+        printed = session.run(grpo, "matrix", "tests", layer, *cases, external=True, silent=True)
+        arguments += json.loads(str(printed))
+    return [*arguments, *rest] if cases or rest else [*arguments, f"tests/{layer}"]
+
+
 @nox.session(venv_backend="none")
 def unit(session: nox.Session) -> None:
-    """Unit tests: no Ray, no vLLM, no GPU. Arguments go to pytest."""
-    run_in(session, "core", "pytest", "-n", "2", *(session.posargs or ["tests/unit"]), env=ONE_THREAD)
+    """Unit tests: no Ray, no vLLM, no GPU. `-- CASE ...` runs these cases of the matrix; the rest goes to pytest."""
+    run_in(session, "core", "pytest", "-n", "2", *selected_tests(session, "unit"), env=ONE_THREAD)
 
 
 @nox.session(venv_backend="none")
 def functional(session: nox.Session) -> None:
-    """Functional tests on the CPU with the real vLLM, Ray and datasets (installs 2.7 GB). Arguments go to pytest."""
-    selected = session.posargs or ["tests/functional"]
+    """Functional tests on the CPU: real vLLM, Ray, Megatron (installs 2.7 GB). `-- CASE ...` runs these cases."""
+    selected = selected_tests(session, "functional")
     run_in(session, "cpu", "pytest", "-n", "2", "--dist", "loadgroup", *selected, env=ONE_THREAD)
 
 
 @nox.session(venv_backend="none")
 def matrix(session: nox.Session) -> None:
-    """List the cases of the test matrix; `-- explain CASE` shows what one resolves to."""
+    """List the cases of the test matrix; `-- explain CASE` shows one, `-- schema` writes JSON Schemas for editors."""
     run_in(session, "core", "grpo", "matrix", *(session.posargs or ["list"]))
 
 

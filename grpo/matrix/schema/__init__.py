@@ -1,22 +1,32 @@
 """What may stand in the files under `matrices/`."""
 
-from grpo.matrix.schema.budget import Budgets
-from grpo.matrix.schema.case import Bound, Case, CaseEntry, Checks, Family, Parallel
+from grpo.matrix.schema.budget import Budgets, GateMinutes
+from grpo.matrix.schema.case import LAYERS, Bound, Case, CaseEntry, Checks, Entry, Family, Parallel, Suite, SuiteEntry
 from grpo.matrix.schema.partition import Partition
+from grpo.matrix.schema.quarantine import Quarantine, Quarantined
 from grpo.matrix.schema.reference import Figure, Measured, Published, Reference, Unmeasured
+from grpo.matrix.schema.stack import LockedStack
 
 __all__ = [
+    "LAYERS",
     "Bound",
     "Budgets",
     "Case",
     "CaseEntry",
     "Checks",
+    "Entry",
     "Family",
     "Figure",
+    "GateMinutes",
+    "LockedStack",
     "Measured",
     "Parallel",
     "Partition",
     "Published",
+    "Quarantine",
+    "Quarantined",
     "Reference",
+    "Suite",
+    "SuiteEntry",
     "Unmeasured",
 ]
