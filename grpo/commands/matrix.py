@@ -12,12 +12,13 @@ import typer
 from rich.console import Console
 
 from grpo.commands.judge import Format, FormatOption, MatricesOption, show
-from grpo.commands.matrix_tools import arguments_of_tests, schema
+from grpo.commands.matrix_tools import arguments_of_tests, schema, select
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="The test matrix: what is tested, on what, how often."
 )
 app.command()(schema)
+app.command()(select)
 app.command("tests")(arguments_of_tests)
 
 HistoryOption = Annotated[
