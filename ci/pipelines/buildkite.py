@@ -41,7 +41,7 @@ def _step(key: str, commands: list[str], limit: int, queue: str = QUEUE, **more:
 
 def _gate(matrix: Matrix) -> Step:
     budget, count, versions = matrix.budgets.gate_minutes, shard_count(matrix), pythons(matrix)
-    kept = {"artifact_paths": [f"{REPORTS}/**/*"]}
+    kept: Step = {"artifact_paths": [f"{REPORTS}/**/*"]}
     of_python = "{{matrix}}"
     nox = f"python{of_python} -m nox"
     junit = f"{REPORTS}/unit-{of_python}/unit.xml"

@@ -19,15 +19,15 @@ def test_it_reads_what_the_history_writes(tmp_path):
     series = read_series(path)
     assert [point.value for point in series["c", "p", "timing/total"]] == [1.0, 2.0]
     assert list(series) == [("c", "p", "timing/total"), ("c", "p", "timing/refit")]
-    assert next(csv.reader(path.open())) == list(COLUMNS)
+    assert next(csv.reader(path.read_text().splitlines())) == list(COLUMNS)
 
 
 def test_a_change_says_what_moved_when_and_by_how_much():
-    change = Change(
-        "70b", "h100", "timing/refit", Point("2026-11-12T01:00:00Z", "0123456789abcdef", "", 26), 14, 26, (20, 8)
-    )
+    first = Point("2026-11-12T01:00:00Z", "0123456789abcdef", "", 26)
+    change = Change("70b", "h100", "timing/refit", first, 14, 26, (20, 8))
     assert change.words == (
-        "2026-11-12 70b on h100: timing/refit 14 -> 26 (+85.7 %), first at commit 0123456789ab (20 values before, 8 after)"
+        "2026-11-12 70b on h100: timing/refit 14 -> 26 (+85.7 %), first at commit 0123456789ab "
+        "(20 values before, 8 after)"
     )
 
 
