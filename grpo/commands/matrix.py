@@ -12,18 +12,16 @@ import typer
 from rich.console import Console
 
 from grpo.commands.judge import Format, FormatOption, MatricesOption, show
-from grpo.commands.matrix_tools import arguments_of_tests, schema, select
+from grpo.commands.matrix_tools import HistoryOption, arguments_of_tests, record, report, schema, select
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="The test matrix: what is tested, on what, how often."
 )
 app.command()(schema)
 app.command()(select)
+app.command()(record)
+app.command()(report)
 app.command("tests")(arguments_of_tests)
-
-HistoryOption = Annotated[
-    Path | None, typer.Option("--history", help="CSV of earlier verdicts; default: runs/history.csv")
-]
 
 
 @app.command("list")

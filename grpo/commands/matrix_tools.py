@@ -1,13 +1,18 @@
-"""`grpo matrix schema`, `tests`: what editors and test runners need of the matrix."""
+"""`grpo matrix schema`, `tests`, `select`, `record`, `report`: what editors, test runners and CI need of the matrix."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from grpo.commands.judge import MatricesOption
+
+HistoryOption = Annotated[
+    Path | None, typer.Option("--history", help="CSV of earlier verdicts; default: runs/history.csv")
+]
 
 
 def schema(matrices: MatricesOption = None) -> None:
@@ -62,3 +67,42 @@ def select(
             )
         elif case.id in chosen:
             typer.echo(case.id)
+
+
+def record(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH ...", help="verdicts as JSON, JUnit files, or folders of both")
+    ],
+    stack: Annotated[str | None, typer.Option(help="that ran; default: the case's first")] = None,
+    partition: Annotated[str, typer.Option(help="of the JUnit files' tests")] = "cpu-local",
+    commit: Annotated[str, typer.Option(help="that was tested")] = "",
+    history: HistoryOption = None,
+    matrices: MatricesOption = None,
+) -> None:
+    """Append verdicts to the history, a CSV file."""
+    from grpo.matrix.history import HISTORY, append, rows_of_paths
+    from grpo.matrix.load import find_matrices, load_matrix
+
+    matrix = load_matrix(find_matrices(matrices))
+    rows = rows_of_paths(paths, matrix, stack=stack, partition=partition, commit=commit)
+    append(history or HISTORY, rows)
+    typer.echo(f"{len(rows)} rows of {len({row.key for row in rows})} verdicts appended to {history or HISTORY}")
+
+
+def report(
+    output: Annotated[Path, typer.Option(help="folder for matrix.html and matrix.md")] = Path("runs/matrix"),
+    reports: Annotated[Path, typer.Option(help="folder of JUnit files, for the slowest tests")] = Path("runs/junit"),
+    history: HistoryOption = None,
+    matrices: MatricesOption = None,
+) -> None:
+    """Draw the whole matrix as one HTML page, and as Markdown."""
+    import datetime as dt
+
+    from grpo.matrix.history import HISTORY, read_history, read_junit
+    from grpo.matrix.load import find_matrices, load_matrix
+    from grpo.matrix.report import write_matrix_report
+
+    matrix = load_matrix(find_matrices(matrices))
+    tests = [test for path in sorted(reports.rglob("*.xml")) for test in read_junit(path)]
+    for path in write_matrix_report(matrix, read_history(history or HISTORY), tests, output, dt.datetime.now(dt.UTC)):
+        typer.echo(path)

@@ -4,6 +4,7 @@ import csv
 import datetime as dt
 import fcntl
 import io
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -12,6 +13,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from grpo.errors import MatrixError
+from grpo.matrix.load import Matrix
 
 HISTORY = Path("runs/history.csv")
 SECONDS = "tests/seconds"  # of a suite: what its tests took together
@@ -124,19 +126,59 @@ def read_junit(path: Path) -> list[TestTime]:
     return found
 
 
+def _by_case(tests: Iterable[TestTime]) -> dict[str, list[TestTime]]:
+    found: dict[str, list[TestTime]] = {}
+    for test in tests:
+        found.setdefault(test.case, []).append(test)
+    return found
+
+
 def suite_rows(tests: Iterable[TestTime], partition: str, about: About) -> list[Row]:
     """One row a case: it fails with any of its tests, and is not judged where all were skipped."""
-    by_case: dict[str, list[TestTime]] = {}
-    for test in tests:
-        by_case.setdefault(test.case, []).append(test)
     rows = []
-    for case, own in by_case.items():
+    for case, own in _by_case(tests).items():
         outcomes = {test.outcome for test in own}
         outcome = "fail" if "failed" in outcomes else "pass" if "passed" in outcomes else "not judged"
         seconds = sum(test.seconds for test in own)
         rows.append(Row(about.time, case, partition, about.stack, about.commit, "", outcome,
                         "correctness" if outcome == "fail" else "", SECONDS, seconds, unit="s"))  # fmt: skip
     return rows
+
+
+def rows_of_paths(
+    paths: Iterable[Path], matrix: Matrix, *, stack: str | None, partition: str, commit: str
+) -> list[Row]:
+    """Rows of verdicts (`*.json`) and JUnit files (`*.xml`), given as files or as folders that hold them.
+
+    A folder may hold other JSON files; a file that is named must be a verdict. A path that is not there has no rows:
+    its job may have failed before. Raises MatrixError.
+    """
+    rows: list[Row] = []
+    for path in paths:
+        inside = sorted(one for one in path.rglob("*") if one.suffix in (".json", ".xml"))
+        for file in inside if path.is_dir() else [path] if path.is_file() else []:
+            if file.suffix == ".xml":
+                for case, tests in _by_case(read_junit(file)).items():
+                    of_stack = stack or matrix.any_case(case).stacks[0]
+                    rows += suite_rows(tests, partition, About.now(of_stack, commit))
+                continue
+            verdict = _read_verdict(file, must=not path.is_dir())
+            if verdict is not None:
+                of_stack = stack or matrix.any_case(str(verdict["case"])).stacks[0]
+                rows += verdict_rows(verdict, About.now(of_stack, commit))
+    return rows
+
+
+def _read_verdict(file: Path, *, must: bool) -> dict[str, Any] | None:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise MatrixError(f"{file}: not JSON ({error})") from None
+    if isinstance(content, dict) and {"case", "outcome"} <= content.keys():
+        return content
+    if must:
+        raise MatrixError(f"{file}: not a verdict as `grpo judge --format json` prints it")
+    return None
 
 
 def append(path: Path, rows: Sequence[Row]) -> None:

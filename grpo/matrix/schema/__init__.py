@@ -1,7 +1,19 @@
 """What may stand in the files under `matrices/`."""
 
 from grpo.matrix.schema.budget import Budgets, GateMinutes
-from grpo.matrix.schema.case import LAYERS, Bound, Case, CaseEntry, Checks, Entry, Family, Parallel, Suite, SuiteEntry
+from grpo.matrix.schema.case import (
+    LAYERS,
+    Bound,
+    Case,
+    CaseEntry,
+    Checks,
+    Entry,
+    Family,
+    Layer,
+    Parallel,
+    Suite,
+    SuiteEntry,
+)
 from grpo.matrix.schema.partition import Partition
 from grpo.matrix.schema.quarantine import Quarantine, Quarantined
 from grpo.matrix.schema.reference import Figure, Measured, Published, Reference, Unmeasured
@@ -18,6 +30,7 @@ __all__ = [
     "Family",
     "Figure",
     "GateMinutes",
+    "Layer",
     "LockedStack",
     "Measured",
     "Parallel",
