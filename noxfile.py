@@ -173,6 +173,18 @@ def matrix(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def accept(session: nox.Session) -> None:
+    """Make judged runs the reference of their case: `-- RUN_DIR [RUN_DIR ...]`."""
+    run_in(session, "core", "grpo", "accept", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def rebase(session: nox.Session) -> None:
+    """Propose new references after a change of stack or image: `-- OLD NEW`, folders of runs made in turn."""
+    run_in(session, "core", "grpo", "rebase", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def slurm(session: nox.Session) -> None:
     """Cases of the matrix as jobs of a real Slurm on this machine (root, Debian or Ubuntu). Arguments go to pytest."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:

@@ -8,6 +8,7 @@ from grpo.errors import MatrixError
 from grpo.matrix.load import load_matrix
 from grpo.matrix.suites import LAYER_FOLDERS, case_of, owners_of
 
+pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[1]
 LAYERS = tuple(f"{folder}/" for folder in LAYER_FOLDERS.values())
 
