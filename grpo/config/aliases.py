@@ -37,7 +37,6 @@ HINTS: Mapping[str, str] = MappingProxyType({
     "loss_fn.use_on_policy_kl_approximation": "there is no such approximation; see loss_fn.kl_on_policy_gradient",
     "loss_fn.disable_ppo_ratio": "use loss_fn.force_on_policy_ratio",
     "grpo.adv_estimator": "use grpo.advantage_estimator: grpo, dr_grpo, rloo or reinforce_pp",
-    "grpo.async_grpo": "asynchronous training is not part of this version",
     "grpo.max_rollout_turns": "a rollout has one turn",
     "grpo.num_val_generations_per_prompt": "validation samples one completion of each prompt",
     "policy.optimizer.kwargs.foreach": _FIXED,

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from grpo.config.check import listed, show
-from grpo.config.rules import algorithm, parallel, run, sampling
+from grpo.config.rules import algorithm, asynchronous, parallel, run, sampling
 from grpo.config.rules.conflict import Conflict, Rule
 from grpo.config.schema import Config
 from grpo.errors import ConfigError
 
-RULES: tuple[Rule, ...] = (*algorithm.RULES, *sampling.RULES, *parallel.RULES, *run.RULES)
+RULES: tuple[Rule, ...] = (*algorithm.RULES, *sampling.RULES, *parallel.RULES, *run.RULES, *asynchronous.RULES)
 
 
 def validate(config: Config, provenance: Mapping[str, str]) -> None:

@@ -29,8 +29,7 @@ class PromptLoader:
         self._total = None if max_epochs is None else max_epochs * len(prompts)
         self._position = 0
         self._fingerprint = fingerprint_of(prompts)
-        self._epoch_of_order = -1
-        self._order: NDArray[Any] | None = None
+        self._orders: dict[int, NDArray[Any]] = {}  # of the last two epochs asked for: `at` looks back
 
     @property
     def position(self) -> int:
@@ -51,12 +50,14 @@ class PromptLoader:
         """The next `count` prompts; fewer, at last none, only at the end of the last epoch."""
         if self.remaining is not None:
             count = min(count, self.remaining)
-        taken = []
-        for position in range(self._position, self._position + count):
-            epoch, index = divmod(position, len(self._prompts))
-            taken.append(self._prompts[self._index(epoch, index)])
+        taken = [self.at(position) for position in range(self._position, self._position + count)]
         self._position += count
         return taken
+
+    def at(self, position: int) -> Prompt:
+        """The prompt that is, or was, handed out as number `position`, from 0; the position of the loader stays."""
+        epoch, index = divmod(position, len(self._prompts))
+        return self._prompts[self._index(epoch, index)]
 
     def state(self) -> dict[str, Any]:
         """JSON values from which `load_state` continues."""
@@ -90,7 +91,8 @@ class PromptLoader:
     def _index(self, epoch: int, index: int) -> int:
         if not self._shuffle:
             return index
-        if self._order is None or epoch != self._epoch_of_order:
-            self._order = permutation(len(self._prompts), seed=self._seed, stream=epoch)
-            self._epoch_of_order = epoch
-        return int(self._order[index])
+        if epoch not in self._orders:
+            if len(self._orders) == 2:
+                del self._orders[min(self._orders)]
+            self._orders[epoch] = permutation(len(self._prompts), seed=self._seed, stream=epoch)
+        return int(self._orders[epoch][index])

@@ -7,12 +7,13 @@ from itertools import groupby
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm.shaping import informative_samples
 from grpo.config.schema import Grpo
 from grpo.data.loader import PromptLoader
 from grpo.errors import GrpoError
-from grpo.rollout.scoring import Scorer
+from grpo.rollout.scoring import GroupScorer
 from grpo.rollout.seeds import sampling_seed
 from grpo.rollout.source import Rollout
 from grpo.rollout.trajectory import Trajectory
@@ -28,7 +29,7 @@ class OnDemandSource:
     """Draws prompts, samples their groups, scores them; with dynamic sampling until enough groups are informative."""
 
     def __init__(
-        self, loader: PromptLoader, generator: Generator, scorer: Scorer, sampling: SamplingParams, grpo: Grpo
+        self, loader: PromptLoader, generator: Generator, scorer: GroupScorer, sampling: SamplingParams, grpo: Grpo
     ) -> None:
         self._loader = loader
         self._generator = generator
@@ -53,7 +54,7 @@ class OnDemandSource:
         batches = 0
         while len(kept) < wanted:
             if self._grpo.use_dynamic_sampling and batches == self._grpo.dynamic_sampling_max_gen_batches:
-                raise self._too_few(len(kept), batches)
+                raise too_few_informative(self._grpo, found=len(kept))
             batch = self._draw(wanted, timer)
             if not batch:
                 break
@@ -74,12 +75,15 @@ class OnDemandSource:
             metrics=metrics,
         )
 
-    def state(self) -> dict[str, Any]:
-        return {"loader": self._loader.state(), "groups_drawn": self._groups_drawn}
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {}, {"loader": self._loader.state(), "groups_drawn": self._groups_drawn}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self._loader.load_state(state["loader"])
-        self._groups_drawn = int(state["groups_drawn"])
+    def load_state(self, _tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        self._loader.load_state(values["loader"])
+        self._groups_drawn = int(values["groups_drawn"])
+
+    def close(self) -> None:
+        """Nothing runs between the steps."""
 
     def _draw(self, count: int, timer: PhaseTimer) -> list[Trajectory]:
         with timer.phase("data"):
@@ -108,11 +112,14 @@ class OnDemandSource:
         of_group = dict(zip((each.group_id for each in batch), informative.tolist(), strict=True))
         return [group for group in groups if of_group[group[0].group_id]]
 
-    def _too_few(self, found: int, batches: int) -> DynamicSamplingError:
-        return DynamicSamplingError(
-            f"dynamic sampling: after {batches} generation batches (grpo.dynamic_sampling_max_gen_batches={batches}) "
-            f"only {found} of grpo.num_prompts_per_step={self._grpo.num_prompts_per_step} groups have rewards that "
-            "differ. The prompts are too easy or too hard for this policy: choose others, raise "
-            "grpo.num_generations_per_prompt or grpo.dynamic_sampling_max_gen_batches, or set "
-            "grpo.use_dynamic_sampling=false"
-        )
+
+def too_few_informative(grpo: Grpo, *, found: int) -> DynamicSamplingError:
+    """What to say when as many prompts as may be drawn for a step gave too few groups."""
+    batches = grpo.dynamic_sampling_max_gen_batches
+    return DynamicSamplingError(
+        f"dynamic sampling: after {batches} generation batches (grpo.dynamic_sampling_max_gen_batches={batches}) "
+        f"only {found} of grpo.num_prompts_per_step={grpo.num_prompts_per_step} groups have rewards that "
+        "differ. The prompts are too easy or too hard for this policy: choose others, raise "
+        "grpo.num_generations_per_prompt or grpo.dynamic_sampling_max_gen_batches, or set "
+        "grpo.use_dynamic_sampling=false"
+    )

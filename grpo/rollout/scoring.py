@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -18,6 +20,16 @@ from grpo.workers.protocol import Completion
 
 # Samples in a row without a verdict after which the verifier, not the samples, is to blame.
 _MAX_FAILURES_IN_A_ROW = 64
+
+
+class GroupScorer(Protocol):
+    """Scores groups of completions."""
+
+    def score(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[Completion]], group_ids: Sequence[int]
+    ) -> list[Trajectory]:
+        """See `Scorer.score`."""
+        ...
 
 
 class Scorer:
@@ -93,3 +105,18 @@ class Scorer:
                 buffer_length=self._shaping.overlong_buffer_length, penalty=self._shaping.overlong_buffer_penalty,
             )  # fmt: skip
         return [None if value is None else reward for value, reward in zip(raw, rewards.tolist(), strict=True)]
+
+
+class SharedScorer:
+    """A `Scorer` for several threads, one at a time: validation may come while a thread collects rollouts."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._lock = threading.Lock()
+
+    def score(
+        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[Completion]], group_ids: Sequence[int]
+    ) -> list[Trajectory]:
+        """As `Scorer.score`."""
+        with self._lock:
+            return self._scorer.score(prompts, completions, group_ids)

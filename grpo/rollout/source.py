@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from grpo.rollout.trajectory import Trajectory
 from grpo.telemetry.timers import PhaseTimer
 
@@ -33,10 +35,14 @@ class RolloutSource(Protocol):
         """The next step's trajectories; None when the prompts are used up."""
         ...
 
-    def state(self) -> dict[str, Any]:
-        """JSON values from which `load_state` continues: nothing drawn twice, nothing skipped."""
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors by name and JSON values from which `load_state` continues: nothing drawn twice, nothing skipped."""
         ...
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], /) -> None:
         """Take back what `state` gave."""
+        ...
+
+    def close(self) -> None:
+        """End what runs between the steps."""
         ...

@@ -12,22 +12,25 @@ import numpy as np
 import torch
 
 from grpo.checkpoint.manager import CheckpointManager
+from grpo.config.schema import Config
 from grpo.data.loader import PromptLoader
 from grpo.refit.local import LocalRefit
 from grpo.rewards.scoring import Rewards
 from grpo.rollout.on_demand import OnDemandSource
-from grpo.rollout.scoring import Scorer
+from grpo.rollout.replay.source import ReplaySource
+from grpo.rollout.scoring import GroupScorer, Scorer, SharedScorer
+from grpo.rollout.source import RolloutSource
 from grpo.telemetry.run_directory import RunDirectory
 from grpo.telemetry.timers import PhaseTimer
 from grpo.trainer.evaluation import Evaluator
 from grpo.trainer.loop import Parts, StepObserver
 from grpo.trainer.prepare import Prepared, train_sampling, validation_sampling
 from grpo.trainer.supported import device_of
-from grpo.workers.generation.factory import make_generator
-from grpo.workers.groups.reservation import reserved_for
+from grpo.workers.generation.factory import make_generator, make_streaming_generator
+from grpo.workers.groups.reservation import Reservation, reserved_for
 from grpo.workers.policy.factory import started_policy
 from grpo.workers.policy.group import PolicyGroup
-from grpo.workers.protocol import Generator
+from grpo.workers.protocol import Generator, StreamingGenerator
 
 _VOLATILE = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache")
 
@@ -47,19 +50,29 @@ def assembled(
     _seed_everything(config.grpo.seed)
     with ExitStack() as stack:
         reservation = stack.enter_context(reserved_for(config))
-        generator = make_generator(config, prepared.model_path, reservation)
+        generator, asynchronous = _generator(prepared, reservation)
         stack.callback(generator.shutdown)
         policy = stack.enter_context(started_policy(config, reservation))
-        scorer = Scorer(
-            rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping
+        scorer = SharedScorer(
+            Scorer(rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping)
         )
         loader = PromptLoader(
             prepared.train.prompts, seed=config.grpo.seed, shuffle=config.data.shuffle,
             max_epochs=config.grpo.max_num_epochs,
         )  # fmt: skip
+        sampling = train_sampling(config, prepared.tokenizer)
+        source: RolloutSource
+        if asynchronous is None:
+            source = OnDemandSource(loader, generator, scorer, sampling, config.grpo)
+        else:
+            source = ReplaySource(
+                loader, asynchronous, scorer, sampling, config.grpo, updates_per_step=updates_per_step(config),
+                deadline_s=config.cluster.worker_timeout_s,
+            )  # fmt: skip
+        stack.callback(source.close)
         yield Parts(
             policy=policy,
-            source=OnDemandSource(loader, generator, scorer, train_sampling(config, prepared.tokenizer), config.grpo),
+            source=source,
             refit=LocalRefit(policy, generator),
             evaluator=_evaluator(prepared, generator, scorer),
             checkpoints=checkpoints,
@@ -70,6 +83,20 @@ def assembled(
             observers=observers,
             measures=(policy.step_metrics,) if isinstance(policy, PolicyGroup) else (),
         )
+
+
+def _generator(prepared: Prepared, reservation: Reservation | None) -> tuple[Generator, StreamingGenerator | None]:
+    """The engine, and the same as one that samples while training runs if it does."""
+    if not prepared.config.grpo.async_grpo.enabled:
+        return make_generator(prepared.config, prepared.model_path, reservation), None
+    streaming = make_streaming_generator(prepared.config, prepared.model_path, reservation)
+    return streaming, streaming
+
+
+def updates_per_step(config: Config) -> int:
+    """Optimizer updates of a full step."""
+    samples = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
+    return -(-samples // config.policy.train_global_batch_size)
 
 
 def _seed_everything(seed: int) -> None:
@@ -93,7 +120,7 @@ def checkpoint_manager(prepared: Prepared, run_path: Path) -> CheckpointManager 
     )  # fmt: skip
 
 
-def _evaluator(prepared: Prepared, generator: Generator, scorer: Scorer) -> Evaluator | None:
+def _evaluator(prepared: Prepared, generator: Generator, scorer: GroupScorer) -> Evaluator | None:
     if prepared.validation is None:
         return None
     grpo = prepared.config.grpo

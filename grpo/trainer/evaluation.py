@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpo.data.prompt import Prompt
-from grpo.rollout.scoring import Scorer
+from grpo.rollout.scoring import GroupScorer
 from grpo.rollout.seeds import sampling_seed
 from grpo.rollout.trajectory import Trajectory
 from grpo.workers.protocol import Generator, SamplingParams
@@ -27,7 +27,7 @@ class Evaluator:
         self,
         prompts: Sequence[Prompt],
         generator: Generator,
-        scorer: Scorer,
+        scorer: GroupScorer,
         sampling: SamplingParams,
         *,
         batch_size: int,

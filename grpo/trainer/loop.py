@@ -122,12 +122,11 @@ class Trainer:
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Continue from a checkpoint's content."""
-        prefix = "policy/"
-        policy = {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
-        self._parts.policy.load_state(policy, values["policy"])
-        self._parts.source.load_state(values["source"])
+        self._parts.policy.load_state(_below("policy/", tensors), values["policy"])
+        self._parts.source.load_state(_below("source/", tensors), values["source"])
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
-        restore_rng({name: each for name, each in tensors.items() if not name.startswith(prefix)}, values["rng"])
+        parts = ("policy/", "source/")
+        restore_rng({name: each for name, each in tensors.items() if not name.startswith(parts)}, values["rng"])
         self._saved_step = self.step
 
     def _close_without_step(self) -> None:
@@ -220,13 +219,14 @@ class Trainer:
         assert self._parts.checkpoints is not None
         with self._parts.timer.phase("checkpoint"):
             tensors, values = self._parts.policy.state()
+            source_tensors, source_values = self._parts.source.state()
             rng_tensors, rng_values = capture_rng()
             saved = self._parts.checkpoints.save(
                 step,
-                {**{f"policy/{name}": each for name, each in tensors.items()}, **rng_tensors},
+                {**_above("policy/", tensors), **_above("source/", source_tensors), **rng_tensors},
                 {
                     "policy": values,
-                    "source": self._parts.source.state(),
+                    "source": source_values,
                     "trainer": self._progress.values(),
                     "rng": rng_values,
                 },
@@ -246,3 +246,11 @@ class Trainer:
         self._parts.run.write_metrics(self.step, metrics)
         for observer in self._parts.observers:
             observer(self.step, metrics)
+
+
+def _above(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": each for name, each in tensors.items()}
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}

@@ -48,7 +48,7 @@ def _cannot_run(config: Config) -> list[str]:
     if policy.dtensor_cfg.enabled:
         several = ("tensor_parallel_size", "sequence_parallel") if cluster.cpu_ranks > 1 else ()
         asked += _changed(policy.dtensor_cfg, "policy.dtensor_cfg", can_run=("activation_checkpointing", *several))
-    if not generation.colocated.enabled:
+    if not generation.colocated.enabled and cluster.gpus_per_node:
         asked.append("policy.generation.colocated.enabled=False")
     if generation.backend == "vllm" and generation.vllm_cfg.tensor_parallel_size > 1:
         asked.append(f"policy.generation.vllm_cfg.tensor_parallel_size={generation.vllm_cfg.tensor_parallel_size}")

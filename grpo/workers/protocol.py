@@ -34,11 +34,24 @@ class Completion:
     token_ids: list[int]
     logprobs: list[float]  # of the distribution that was sampled from, one a token
     finish_reason: FinishReason
-    weight_version: int
+    weight_version: int  # of the first token, which is the oldest
+    newer_from: tuple[tuple[int, int], ...] = ()  # (token, version): from that token on, after an update in mid-flight
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
             raise ValueError(f"{len(self.token_ids)} tokens but {len(self.logprobs)} log-probs: the engine lost some")
+        starts = [0, *(token for token, _ in self.newer_from)]
+        versions = [self.weight_version, *(version for _, version in self.newer_from)]
+        if starts != sorted(starts) or versions != sorted(versions):
+            raise ValueError(f"versions of the weights go back: {self.weight_version}, then {self.newer_from}")
+
+    @property
+    def token_versions(self) -> list[int]:
+        """The version of the weights that each token was sampled with."""
+        versions = [self.weight_version] * len(self.token_ids)
+        for token, version in self.newer_from:
+            versions[token:] = [version] * (len(self.token_ids) - token)
+        return versions
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,23 @@ class UpdateResult:
 
     metrics: Mapping[str, float]
     trained_tokens: int
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """One prompt whose completions are wanted; `key` names it in what comes back."""
+
+    key: int
+    prompt: tuple[int, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Requests whose completions are all there, since asked last, and what the engine did meanwhile."""
+
+    groups: list[tuple[int, list[Completion]]]  # key, completions
+    busy_s: float  # seconds in which it sampled
 
 
 class Policy(Protocol):
@@ -104,4 +134,16 @@ class Generator(Protocol):
 
     def shutdown(self) -> None:
         """End every process and free every resource of the engine."""
+        ...
+
+
+class StreamingGenerator(Generator, Protocol):
+    """An engine that samples while its caller goes on; `generate` and `update_weights` may come in between."""
+
+    def submit(self, requests: Sequence[GroupRequest], num_completions: int, sampling: SamplingParams) -> None:
+        """Take requests and return at once."""
+        ...
+
+    def finished(self, wait_s: float) -> Finished:
+        """What has finished, waiting up to `wait_s` for the first. Raises what the engine raised while it sampled."""
         ...

@@ -27,8 +27,6 @@ def cpu_run(config: Config) -> Iterator[Conflict]:
         return
     if config.cluster.num_nodes > 1:
         yield Conflict((_NODES, _GPUS), "a CPU run has one node")
-    if not config.policy.generation.colocated.enabled:
-        yield Conflict((f"{_COLOCATED}.enabled", _GPUS), "a CPU run has no GPUs to share out; set true")
     if config.policy.dtensor_cfg.enabled and config.policy.dtensor_cfg.cpu_offload:
         yield Conflict((f"{_DTENSOR}.cpu_offload", _GPUS), "a CPU run has nothing to offload; set false")
 
@@ -38,6 +36,10 @@ def launcher(config: Config) -> Iterator[Conflict]:
         return
     if config.cluster.cpu_ranks > 1:
         yield Conflict(("cluster.cpu_ranks", "cluster.launcher"), "several ranks need workers: launcher=ray, or 1")
+    if config.cluster.gpus_per_node == 0 and not config.policy.generation.colocated.enabled:
+        yield Conflict(
+            (f"{_COLOCATED}.enabled", "cluster.launcher"), "a separate engine needs a process: launcher=ray, or true"
+        )
     if config.cluster.ray_address is not None:
         yield Conflict(("cluster.ray_address", "cluster.launcher"), "only launcher=ray uses it; null, or launcher=ray")
 

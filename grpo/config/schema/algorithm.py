@@ -36,6 +36,21 @@ class RewardScaling(Section):
     target_max: float = 1.0
 
 
+class AsyncGrpo(Section):
+    """Sampling while training runs, with weights that are some steps old. Needs an engine that is not colocated."""
+
+    enabled: bool = False
+    max_trajectory_age_steps: int = Field(
+        1, gt=0, description="steps that the weights of a trained token may lie behind those that train on it"
+    )
+    in_flight_weight_updates: bool = Field(
+        False, description="new weights reach the engine between two tokens; false: after what it samples has finished"
+    )
+    recompute_kv_cache_after_weight_updates: bool = Field(
+        False, description="with updates in flight: compute the cache of running samples again with the new weights"
+    )
+
+
 class Grpo(Section):
     """The sampling side of a step."""
 
@@ -57,6 +72,7 @@ class Grpo(Section):
     overlong_filtering: bool = Field(False, description="give truncated completions no loss")
     reward_shaping: RewardShaping = RewardShaping()
     reward_scaling: RewardScaling = RewardScaling()
+    async_grpo: AsyncGrpo = AsyncGrpo()
     val_period: int = Field(10, ge=0, description="steps between validations; 0: never")
     val_at_start: bool = False
     val_at_end: bool = False

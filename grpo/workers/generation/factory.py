@@ -7,8 +7,9 @@ from pathlib import Path
 from grpo.config.schema import Config
 from grpo.workers.generation.local import make_local_generator
 from grpo.workers.generation.remote import RemoteGenerator
+from grpo.workers.generation.remote_stream import RemoteStream
 from grpo.workers.groups.reservation import Reservation
-from grpo.workers.protocol import Generator
+from grpo.workers.protocol import Generator, StreamingGenerator
 
 
 def make_generator(config: Config, model_path: Path, reservation: Reservation | None = None) -> Generator:
@@ -24,3 +25,10 @@ def make_generator(config: Config, model_path: Path, reservation: Reservation | 
     if config.cluster.launcher == "ray":
         return RemoteGenerator(config, model_path, reservation)
     return make_local_generator(config, model_path)
+
+
+def make_streaming_generator(
+    config: Config, model_path: Path, reservation: Reservation | None = None
+) -> StreamingGenerator:
+    """The same in its own process, sampling while its caller does other things. Raises as `make_generator`."""
+    return RemoteStream(config, model_path, reservation)

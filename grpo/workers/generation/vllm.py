@@ -40,13 +40,13 @@ class VllmGenerator:
                 f"{config.policy.generation.vllm_cfg.tensor_parallel_size}: the in-process engine runs on one device"
             )
         vllm_compat.check_installed()
-        self._device = "cuda" if config.cluster.gpus_per_node else "cpu"
+        self.device = "cuda" if config.cluster.gpus_per_node else "cpu"
         self._context = context_length(config)
         self._expected = ExpectedWeights.of_folder(model_path)
         self._dtype: torch.dtype = getattr(torch, config.policy.precision)
         self._stops_on_strings = bool(config.policy.generation.stop_strings)
         self._owns_process_group = not torch.distributed.is_initialized()
-        self._engine: Any = vllm_compat.start_engine(engine_arguments(config, model_path))
+        self.engine: Any = vllm_compat.start_engine(engine_arguments(config, model_path))
         self.weight_version = 0
         if config.policy.random_weights:
             model = load_model(model_path, dtype=self._dtype, random_weights=True, seed=config.grpo.seed)
@@ -63,25 +63,18 @@ class VllmGenerator:
         Raises:
             GenerationError: a request that the engine cannot take, or one that it did not finish.
         """
-        check_requests(
-            prompts, num_completions, sampling, seeds, context=self._context, vocabulary=self._expected.vocabulary
-        )
-        if sampling.stop_strings and not self._stops_on_strings:
-            raise GenerationError(
-                f"sampling parameter stop_strings={sampling.stop_strings!r}: the engine was started without a "
-                "tokenizer; set policy.generation.stop_strings"
-            )
+        self.check(prompts, num_completions, sampling, seeds)
         if not prompts:
             return []
         requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in range(num_completions)]
         parameters = [
-            _parameters(sampling, request_seed)
+            request_parameters(sampling, request_seed)
             for seed in seeds
             for request_seed in request_seeds(seed, num_completions)
         ]
-        with vllm_compat.sampling_context(self._device):
-            outputs = self._engine.generate(requests, parameters, use_tqdm=False)
-        completions = [self._completion(output.outputs[0]) for output in outputs]
+        with vllm_compat.sampling_context(self.device):
+            outputs = self.engine.generate(requests, parameters, use_tqdm=False)
+        completions = [self.completion(output.outputs[0], self.weight_version) for output in outputs]
         return [completions[start : start + num_completions] for start in range(0, len(completions), num_completions)]
 
     def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
@@ -92,10 +85,29 @@ class VllmGenerator:
         Raises:
             GenerationError: a name is unknown, arrives twice or is missing, or a shape differs.
         """
+        self.replace_weights(weights, version, running="none")
+
+    def replace_weights(
+        self, weights: Iterator[tuple[str, Tensor]], version: int, *, running: vllm_compat.CacheOfRunning
+    ) -> None:
+        """`update_weights` while requests may be running; see `vllm_compat.CacheOfRunning`."""
         checked = self._expected.checked(weights)
         staged = [(name, tensor.detach().to(self._dtype, copy=True)) for name, tensor in checked]
-        vllm_compat.reload_weights(self._engine, staged, self._expected.aliases)
+        vllm_compat.reload_weights(self.engine, staged, self._expected.aliases, running=running)
         self.weight_version = version
+
+    def check(
+        self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
+    ) -> None:
+        """Refuse what the engine cannot take. Raises GenerationError."""
+        check_requests(
+            prompts, num_completions, sampling, seeds, context=self._context, vocabulary=self._expected.vocabulary
+        )
+        if sampling.stop_strings and not self._stops_on_strings:
+            raise GenerationError(
+                f"sampling parameter stop_strings={sampling.stop_strings!r}: the engine was started without a "
+                "tokenizer; set policy.generation.stop_strings"
+            )
 
     def sleep(self) -> None:
         """The engine keeps what it holds."""
@@ -105,17 +117,18 @@ class VllmGenerator:
 
     def shutdown(self) -> None:
         """End the engine; once is enough, more do no harm."""
-        if self._engine is not None:
-            vllm_compat.stop_engine(self._engine, owns_process_group=self._owns_process_group)
-            self._engine = None
+        if self.engine is not None:
+            vllm_compat.stop_engine(self.engine, owns_process_group=self._owns_process_group)
+            self.engine = None
 
-    def _completion(self, output: Any) -> Completion:
+    def completion(self, output: Any, version: int, newer_from: tuple[tuple[int, int], ...] = ()) -> Completion:
+        """What vLLM says of a finished request. Raises GenerationError if it did not finish as asked."""
         if output.finish_reason not in ("stop", "length"):
             raise GenerationError(f"vLLM ended a request with {output.finish_reason!r} instead of finishing it")
         logprobs = list(output.logprobs.logprobs)  # flat: one a token, since only the sampled token's was asked for
         if not all(map(math.isfinite, logprobs)):
             raise GenerationError("the model's logits are not finite: its weights have diverged")
-        return Completion(list(output.token_ids), logprobs, output.finish_reason, self.weight_version)
+        return Completion(list(output.token_ids), logprobs, output.finish_reason, version, newer_from)
 
 
 def request_seeds(seed: int, count: int) -> list[int]:
@@ -124,8 +137,10 @@ def request_seeds(seed: int, count: int) -> list[int]:
     return [int(value) for value in drawn]
 
 
-def _parameters(sampling: SamplingParams, seed: int) -> Any:
+def request_parameters(sampling: SamplingParams, seed: int) -> Any:
+    """Parameters of one completion in the words of vLLM, which returns it when it is finished."""
     from vllm import SamplingParams as VllmSamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     return VllmSamplingParams(
         temperature=sampling.temperature,
@@ -139,5 +154,6 @@ def _parameters(sampling: SamplingParams, seed: int) -> Any:
         ignore_eos=True,  # the tokenizer's is among stop_token_ids
         logprobs=0,
         flat_logprobs=True,
+        output_kind=RequestOutputKind.FINAL_ONLY,
         detokenize=bool(sampling.stop_strings),
     )

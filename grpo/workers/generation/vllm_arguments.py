@@ -48,6 +48,9 @@ def engine_arguments(config: Config, model_path: Path) -> dict[str, Any]:
         arguments["kv_cache_memory_bytes"] = cache_bytes
     if not on_cpu:
         arguments["gpu_memory_utilization"] = options.gpu_memory_utilization
+    if config.grpo.async_grpo.in_flight_weight_updates:
+        # Tokens under way during an update would be taken for the new weights'.
+        arguments["async_scheduling"] = False
     if options.max_num_seqs is not None:
         arguments["max_num_seqs"] = options.max_num_seqs
     return arguments

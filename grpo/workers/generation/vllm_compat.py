@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -83,7 +83,13 @@ def version_string() -> str:
     return ", ".join(f"{found} ({name})" for name, found in installed_builds().items())
 
 
-def reload_weights(engine: Any, weights: list[tuple[str, torch.Tensor]], tied: Iterable[str]) -> None:
+# What happens to the cache of requests that run during an update: there are none; it stays; it is computed again.
+CacheOfRunning = Literal["none", "keep", "recompute"]
+
+
+def reload_weights(
+    engine: Any, weights: list[tuple[str, torch.Tensor]], tied: Iterable[str], *, running: CacheOfRunning
+) -> None:
     """Replace the weights of an in-process engine and drop what was computed with the old ones.
 
     On CPUs weights are packed at loading, so `model.load_weights` alone would break them; `reload_weights` unpacks them
@@ -93,6 +99,7 @@ def reload_weights(engine: Any, weights: list[tuple[str, torch.Tensor]], tied: I
         engine: a `vllm.LLM`.
         weights: all of them, tied ones once.
         tied: second names of tied weights.
+        running: with "keep" cached prefixes stay too: requests must have a cache salt by version then.
 
     Raises:
         GenerationError: the prefix cache is in use.
@@ -105,8 +112,16 @@ def reload_weights(engine: Any, weights: list[tuple[str, torch.Tensor]], tied: I
 
     engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
     engine.apply_model(pack_tied)
-    if not engine.reset_prefix_cache():
+    if running == "keep":
+        return
+    if not engine.llm_engine.reset_prefix_cache(running == "recompute"):
         raise GenerationError("vLLM did not drop its prefix cache after a weight update: a request is still running")
+
+
+def tokens_so_far(engine: Any) -> dict[str, int]:
+    """Tokens that each running request of an in-process engine has delivered, by the name it was added under."""
+    states = engine.llm_engine.output_processor.request_states.values()
+    return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
 
 
 @contextmanager

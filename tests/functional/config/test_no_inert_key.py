@@ -42,6 +42,11 @@ RUNS = {
     "dynamic batching": ["policy.dynamic_batching.enabled=true"],
     "vllm": ["policy.generation.backend=vllm"],
     "ray": ["cluster.launcher=ray"],
+    "async": [
+        "policy.generation.backend=vllm", "cluster.launcher=ray", "policy.generation.colocated.enabled=false",
+        "grpo.async_grpo.enabled=true", "grpo.async_grpo.in_flight_weight_updates=true",
+        "loss_fn.use_importance_sampling_correction=true", "loss_fn.force_on_policy_ratio=false",
+    ],
     "megatron": ["policy.dtensor_cfg.enabled=false", "policy.megatron_cfg.enabled=true"],
     "verifier in a process": ["env.exact_match.verifier=tests.support.scoring:equal"],
 }  # fmt: skip

@@ -73,7 +73,7 @@ def test_resuming_draws_the_same_groups_with_the_same_seeds():
     before = source(always(1.0), generator=first)
     draw(before), draw(before)
     after = source(always(1.0), generator=rest)
-    after.load_state(before.state())
+    after.load_state(*before.state())
     draw(after), draw(after)
     assert whole.calls == first.calls + rest.calls
 

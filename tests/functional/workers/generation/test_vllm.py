@@ -30,7 +30,7 @@ class TestVllmGenerator(GeneratorContract):
 
     def test_the_engines_effective_settings(self, started: VllmGenerator, snapshot) -> None:
         """What vLLM made of the arguments: a default that changes between releases shows here."""
-        assert _effective(started._engine.llm_engine.vllm_config) == snapshot
+        assert _effective(started.engine.llm_engine.vllm_config) == snapshot
 
     def test_both_engines_agree(self, engine: VllmGenerator, folder: Path) -> None:
         other = HfGenerator(make_config(folder), folder)

@@ -1,0 +1,150 @@
+"""Which groups may be started, which wait to be trained, and which have become too old. No clock, thread or engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from grpo.rollout.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class Group:
+    """A complete group: all completions of one drawing of one prompt, scored."""
+
+    position: int  # of the prompt in the order of the loader; names the group
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def oldest_version(self) -> int:
+        """The version of the weights that the group's oldest token was sampled with."""
+        return min(each.completion.weight_version for each in self.trajectories)
+
+
+class ReplayBuffer:
+    """Groups on their way from a prompt to the update that trains them. Each is started, finished and taken, once.
+
+    Ages are in steps: the updates between the weights of a group's oldest token and those that train on it, divided by
+    the updates of a step, rounded up. No group becomes too old, by two rules. After v steps at most
+    (v + maximum age + 1) x groups of a step have been started (AReaL's bound, arXiv 2505.24298, section 5.1). And a
+    step takes the oldest groups that are ready only if all others, those that run among them, can still be trained in
+    time: at most j steps' groups may have j steps left. Else it waits for those that run: dropped as too old, whoever
+    talks long would be started again and again and never be trained.
+    """
+
+    def __init__(self, *, groups_per_step: int, max_age_steps: int, updates_per_step: int) -> None:
+        assert groups_per_step > 0, groups_per_step
+        assert max_age_steps > 0, max_age_steps
+        assert updates_per_step > 0, updates_per_step
+        self._groups_per_step = groups_per_step
+        self._max_age_steps = max_age_steps
+        self._updates_per_step = updates_per_step
+        self._version = 0
+        self._drawn = 0
+        self._given_up = 0  # ended without being trained, so that others may be started in their place
+        self._again: list[int] = []  # ran when a checkpoint was saved
+        self._running: dict[int, int] = {}  # version of the weights at the start, by position
+        self._ready: dict[int, Group] = {}
+
+    @property
+    def drawn(self) -> int:
+        """Prompts drawn from the loader so far: the position of the next."""
+        return self._drawn
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """Positions that were started and have not finished."""
+        return tuple(self._running)
+
+    @property
+    def ready(self) -> int:
+        """Groups that wait to be taken."""
+        return len(self._ready)
+
+    @property
+    def capacity(self) -> int:
+        """The most groups that run or wait at one time."""
+        return (self._max_age_steps + 1) * self._groups_per_step
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing runs, waits or is to be started again."""
+        return not (self._running or self._again or self._ready)
+
+    def set_version(self, version: int) -> None:
+        """The weights that the engine has now, those of the policy after its last step."""
+        assert version >= self._version, (version, self._version)
+        self._version = version
+
+    def to_start(self, remaining: int | None) -> tuple[int, ...]:
+        """Positions to start now. `remaining`: prompts left in the loader, None for no end."""
+        steps = self._version // self._updates_per_step
+        allowed = (steps + self._max_age_steps + 1) * self._groups_per_step + self._given_up - self._drawn
+        new = max(0, allowed if remaining is None else min(allowed, remaining))
+        return (*self._again, *range(self._drawn, self._drawn + new))
+
+    def started(self, position: int) -> None:
+        """The engine is about to have it."""
+        assert position not in self._running, position
+        assert position not in self._ready, position
+        if position in self._again:
+            self._again.remove(position)
+        else:
+            assert position == self._drawn, (position, self._drawn)
+            self._drawn += 1
+        self._running[position] = self._version
+
+    def finished(self, group: Group) -> None:
+        """All completions of a running group are there and scored."""
+        del self._running[group.position]
+        self._ready[group.position] = group
+
+    def give_up(self, position: int) -> None:
+        """A running group has ended and will not be trained."""
+        del self._running[position]
+        self._given_up += 1
+
+    def age(self, version: int) -> int:
+        """In steps, of what was sampled with `version`, were it trained now."""
+        return ceil((self._version - version) / self._updates_per_step)
+
+    def take(self, *, rest: bool) -> list[Group] | None:
+        """One step's groups, the oldest first; None while there are too few or while older ones are waited for.
+
+        With `rest`, all that are left, fewer than a step's: for when no more will come.
+        """
+        wanted = min(self._groups_per_step, len(self._ready)) if rest else self._groups_per_step
+        if wanted == 0 or len(self._ready) < wanted:
+            return None
+        oldest = sorted(self._ready.values(), key=lambda group: (group.oldest_version, group.position))
+        left = [*self._running.values(), *(group.oldest_version for group in oldest[wanted:])]
+        if not self._in_time(left):
+            return None
+        taken = [self._ready.pop(group.position) for group in oldest[:wanted]]
+        ages = [self.age(group.oldest_version) for group in taken]
+        assert max(ages) <= self._max_age_steps, ages
+        return taken
+
+    def _in_time(self, versions: Sequence[int]) -> bool:
+        """Whether groups of these versions can all be trained in the steps after this one."""
+        left = [self._max_age_steps - self.age(version) for version in versions]
+        return all(
+            sum(each <= steps for each in left) <= steps * self._groups_per_step for steps in range(self._max_age_steps)
+        )
+
+    def state(self) -> tuple[dict[str, Any], list[Group]]:
+        """JSON values and the waiting groups, from which `load_state` continues: what ran is started again."""
+        again = sorted({*self._again, *self._running})
+        return {"drawn": self._drawn, "given_up": self._given_up, "again": again}, list(self._ready.values())
+
+    def load_state(self, values: Mapping[str, Any], ready: Sequence[Group], version: int) -> None:
+        """Take back what `state` gave. Groups that a lowered maximum makes too old are started again."""
+        self._version = version
+        self._drawn, self._given_up = int(values["drawn"]), int(values["given_up"])
+        kept = [group for group in ready if self.age(group.oldest_version) <= self._max_age_steps]
+        too_old = {group.position for group in ready} - {group.position for group in kept}
+        self._again = sorted({*(int(position) for position in values["again"]), *too_old})
+        self._running = {}
+        self._ready = {group.position: group for group in kept}

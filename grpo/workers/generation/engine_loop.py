@@ -1,0 +1,222 @@
+"""An engine that samples in a thread of its own, so that requests and new weights may come while it works."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from grpo.errors import GenerationError
+from grpo.workers.protocol import Completion, Finished, Generator, GroupRequest, SamplingParams
+
+_JOIN_SECONDS = 30.0
+
+
+class SteppedEngine(Protocol):
+    """An engine that works when it is told to. All is called from one thread, which also makes it."""
+
+    @property
+    def weight_version(self) -> int:
+        """Of the weights that the next token is sampled with."""
+        ...
+
+    @property
+    def pending(self) -> int:
+        """Requests that were added and have not been returned."""
+        ...
+
+    def add(self, request: GroupRequest, num_completions: int, sampling: SamplingParams) -> None:
+        """Take a request."""
+        ...
+
+    def step(self) -> list[tuple[int, list[Completion]]]:
+        """Do the smallest piece of work that can be done; the groups that are complete with it, by their keys."""
+        ...
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Replace all weights; what runs goes on with the new ones. Raises like `Generator.update_weights`."""
+        ...
+
+    def shutdown(self) -> None:
+        """Free everything."""
+        ...
+
+
+@dataclass
+class _Update:
+    weights: Iterable[tuple[str, Tensor]]
+    version: int
+    done: bool = False
+    failure: Exception | None = None
+
+
+class EngineLoop:
+    """Owns the engine and its thread. Whoever waits here also hears what ended the thread, with its traceback."""
+
+    def __init__(self, make: Callable[[], SteppedEngine], *, in_flight: bool) -> None:
+        """`make` is called in the thread. `in_flight`: weights do not wait for what is being sampled.
+
+        Raises:
+            Exception: whatever `make` raised.
+        """
+        self._in_flight = in_flight
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[GroupRequest, int, SamplingParams]] = deque()
+        self._owner: dict[int, str] = {}
+        self._finished: dict[str, list[tuple[int, list[Completion]]]] = {}
+        self._busy_s = 0.0
+        self._update: _Update | None = None
+        self._failure: BaseException | None = None
+        self._ready = self._closing = False
+        self._thread = threading.Thread(target=self._run, args=(make,), name="engine-loop", daemon=True)
+        self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._failure)
+            self._raise_failure()
+
+    def submit(
+        self, owner: str, requests: Sequence[GroupRequest], num_completions: int, sampling: SamplingParams
+    ) -> None:
+        """Take requests; their keys are not in use. `owner` names who will ask for them."""
+        with self._changed:
+            self._raise_failure()
+            for request in requests:
+                assert request.key not in self._owner, request.key
+                self._owner[request.key] = owner
+                self._waiting.append((request, num_completions, sampling))
+            self._changed.notify_all()
+
+    def finished(self, owner: str, wait_s: float) -> Finished:
+        """What has finished of an owner's, waiting up to `wait_s` for the first; all seconds since anybody asked."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._finished.get(owner) or self._failure, wait_s)
+            self._raise_failure()
+            busy_s, self._busy_s = self._busy_s, 0.0
+            return Finished(self._finished.pop(owner, []), busy_s)
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Replace all weights and return when it is done; a refused update leaves the engine going with the old ones.
+
+        Raises:
+            GenerationError: as the engine raises it.
+        """
+        update = _Update(weights, version)
+        with self._changed:
+            self._raise_failure()
+            assert self._update is None, "one update at a time"
+            self._update = update
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: update.done or self._failure)
+            self._raise_failure()
+        if update.failure is not None:
+            raise update.failure
+
+    def shutdown(self) -> None:
+        """End thread and engine; what was being sampled is lost. More than once does no harm."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(_JOIN_SECONDS)
+        if self._thread.is_alive():
+            raise GenerationError(f"the engine did not end within {_JOIN_SECONDS:g} s")
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closing:
+            raise GenerationError("the engine has ended")
+
+    def _run(self, make: Callable[[], SteppedEngine]) -> None:
+        try:
+            engine = make()
+            try:
+                with self._changed:
+                    self._ready = True
+                    self._changed.notify_all()
+                while self._next(engine):
+                    self._step(engine)
+            finally:
+                engine.shutdown()
+        except BaseException as error:  # noqa: BLE001 - raised where somebody waits for the engine
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _next(self, engine: SteppedEngine) -> bool:
+        """Wait until there is something to sample, doing updates meanwhile; False at the end."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._update or self._waiting or engine.pending)
+                if self._closing:
+                    return False
+                update = self._update
+                hold = update is not None and not self._in_flight
+                taken = [] if hold else list(self._waiting)
+                if not hold:
+                    self._waiting.clear()
+            if update is not None and (self._in_flight or not engine.pending):
+                self._do(update, engine)
+            for request, num_completions, sampling in taken:
+                engine.add(request, num_completions, sampling)
+            if engine.pending:
+                return True
+
+    def _do(self, update: _Update, engine: SteppedEngine) -> None:
+        try:
+            engine.update_weights(update.weights, update.version)
+        except GenerationError as error:
+            update.failure = error
+        with self._changed:
+            update.done, self._update = True, None
+            self._changed.notify_all()
+
+    def _step(self, engine: SteppedEngine) -> None:
+        started = time.perf_counter()
+        groups = engine.step()
+        seconds = time.perf_counter() - started
+        with self._changed:
+            self._busy_s += seconds
+            for key, completions in groups:
+                self._finished.setdefault(self._owner.pop(key), []).append((key, completions))
+            if groups:
+                self._changed.notify_all()
+
+
+class BatchEngine:
+    """A `SteppedEngine` over a `Generator` that samples whole batches: its step is all that waits."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+        self._waiting: list[tuple[GroupRequest, int, SamplingParams]] = []
+
+    @property
+    def weight_version(self) -> int:
+        return self._generator.weight_version
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting)
+
+    def add(self, request: GroupRequest, num_completions: int, sampling: SamplingParams) -> None:
+        self._waiting.append((request, num_completions, sampling))
+
+    def step(self) -> list[tuple[int, list[Completion]]]:
+        """Sample everything that is asked for in the way of the first that waits."""
+        _, count, sampling = self._waiting[0]
+        alike = [request for request, *way in self._waiting if way == [count, sampling]]
+        self._waiting = [each for each in self._waiting if list(each[1:]) != [count, sampling]]
+        completions = self._generator.generate(
+            [request.prompt for request in alike], count, sampling, [request.seed for request in alike]
+        )
+        return [(request.key, group) for request, group in zip(alike, completions, strict=True)]
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        self._generator.update_weights(iter(weights), version)
+
+    def shutdown(self) -> None:
+        self._generator.shutdown()

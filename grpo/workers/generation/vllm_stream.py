@@ -1,0 +1,96 @@
+"""The vLLM engine, one step of its scheduler at a time, with the versions of the weights of every token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from grpo.workers.generation import vllm_compat
+from grpo.workers.generation.vllm import VllmGenerator, request_parameters, request_seeds
+from grpo.workers.protocol import Completion, GroupRequest, SamplingParams
+
+
+@dataclass
+class _Running:
+    """A request of the engine: one completion of a group."""
+
+    key: int
+    number: int
+    version: int
+    newer_from: list[tuple[int, int]] = field(default_factory=list)
+
+
+class VllmStream:
+    """A `SteppedEngine` over vLLM in this process.
+
+    Weights are replaced between two steps, while requests run. Their cache stays, computed with the old weights, or is
+    computed again with the new ones (`recompute_cache`). A new request finds only prefixes of its own version.
+    """
+
+    def __init__(self, generator: VllmGenerator, *, recompute_cache: bool) -> None:
+        self._generator = generator
+        self._recompute_cache = recompute_cache
+        self._running: dict[str, _Running] = {}
+        self._groups: dict[int, list[Completion | None]] = {}
+
+    @property
+    def weight_version(self) -> int:
+        return self._generator.weight_version
+
+    @property
+    def pending(self) -> int:
+        return len(self._running)
+
+    def add(self, request: GroupRequest, num_completions: int, sampling: SamplingParams) -> None:
+        """Queue all completions of a group.
+
+        Raises:
+            GenerationError: a request that the engine cannot take.
+        """
+        self._generator.check([request.prompt], num_completions, sampling, [request.seed])
+        version = self.weight_version
+        prompt = {"prompt_token_ids": list(request.prompt), "cache_salt": f"weights {version}"}
+        self._groups[request.key] = [None] * num_completions
+        for number, seed in enumerate(request_seeds(request.seed, num_completions)):
+            name = f"{request.key}/{number}"
+            self._running[name] = _Running(request.key, number, version)
+            self._generator.engine.llm_engine.add_request(name, dict(prompt), request_parameters(sampling, seed))
+
+    def step(self) -> list[tuple[int, list[Completion]]]:
+        """One pass of the scheduler."""
+        complete = []
+        with vllm_compat.sampling_context(self._generator.device):
+            outputs = self._generator.engine.llm_engine.step()
+        for output in outputs:
+            if not output.finished:
+                continue
+            running = self._running.pop(output.request_id)
+            group = self._groups[running.key]
+            group[running.number] = self._generator.completion(
+                output.outputs[0], running.version, tuple(running.newer_from)
+            )
+            if None not in group:
+                del self._groups[running.key]
+                complete.append((running.key, [each for each in group if each is not None]))
+        return complete
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Replace all weights; the tokens that come after are of the new version."""
+        lengths = vllm_compat.tokens_so_far(self._generator.engine)
+        self._generator.replace_weights(iter(weights), version, running=self._cache_of_running())
+        for name, running in self._running.items():
+            length = lengths.get(name, 0)
+            if length == 0:
+                running.version = version
+            else:
+                running.newer_from = [each for each in running.newer_from if each[0] < length] + [(length, version)]
+
+    def shutdown(self) -> None:
+        self._generator.shutdown()
+
+    def _cache_of_running(self) -> vllm_compat.CacheOfRunning:
+        if not self._running:
+            return "none"
+        return "recompute" if self._recompute_cache else "keep"

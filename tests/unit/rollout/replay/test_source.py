@@ -1,0 +1,179 @@
+"""Collector and source with an engine that finishes what the test says, in threads as in a run."""
+
+import json
+
+import pytest
+
+from grpo.config.schema import Grpo
+from grpo.data.loader import PromptLoader
+from grpo.errors import GenerationError, RewardError
+from grpo.rollout.on_demand import DynamicSamplingError
+from grpo.rollout.replay.source import ReplaySource
+from grpo.telemetry.timers import PhaseTimer
+from grpo.workers.protocol import SamplingParams
+from tests.support.replay import LIMIT, HandDrivenEngine
+from tests.support.rollouts import ChosenScorer, prompt
+
+
+@pytest.fixture
+def made():
+    sources = []
+
+    def make(*, count=12, epochs=1, scorer=None, deadline_s=LIMIT, engine=None, updates_per_step=1, **grpo):
+        settings = {"num_prompts_per_step": 3, "num_generations_per_prompt": 2, **grpo}
+        engine = engine or HandDrivenEngine()
+        source = ReplaySource(
+            PromptLoader([prompt(n) for n in range(count)], seed=1, shuffle=False, max_epochs=epochs), engine,
+            scorer or ChosenScorer(lambda _group, place: float(place)), SamplingParams(max_new_tokens=4),
+            Grpo.model_validate(settings), updates_per_step=updates_per_step, deadline_s=deadline_s,
+        )  # fmt: skip
+        sources.append(source)
+        return source, engine
+
+    yield make
+    for source in sources:
+        source.close()
+
+
+def draw(source):
+    timer = PhaseTimer()
+    with timer.step() as times:
+        rollout = source.next_rollout(timer)
+    return rollout, times
+
+
+def groups(rollout):
+    return [each.group_id for each in rollout.trajectories]
+
+
+def test_a_step_has_whole_groups_and_the_engine_goes_on(made):
+    source, engine = made()
+    first = _in_thread(lambda: draw(source))
+    assert engine.wait_for(6) == [0, 1, 2, 3, 4, 5]
+    engine.finish(4, 1, 0)
+    rollout, times = first()
+    assert groups(rollout) == [0, 0, 1, 1, 4, 4]
+    assert (rollout.generated_samples, rollout.generated_tokens, rollout.prompt_tokens) == (6, 12, 18)
+    assert rollout.metrics["rollout/engine_busy_s"] == 1.5
+    assert rollout.metrics["rollout/age_steps_max"] == 0
+    assert times["timing/generation"] > 0
+    assert times["timing/rewards"] == 0
+    engine.weight_version = 1
+    second = _in_thread(lambda: draw(source))
+    assert engine.wait_for(9)[6:] == [6, 7, 8]
+    engine.finish(6, 7, 8, version=1)
+    engine.finish(2, 3, 5, version=0)
+    rollout, _ = second()
+    assert groups(rollout) == [2, 2, 3, 3, 5, 5]
+    assert rollout.metrics["rollout/age_steps_max"] == 1
+
+
+def test_the_prompts_end(made):
+    source, engine = made(count=4)
+    first = _in_thread(lambda: draw(source))
+    engine.finish(0, 1, 2, 3)
+    assert len(first()[0].trajectories) == 6
+    assert not source.exhausted
+    engine.weight_version = 1
+    assert groups(draw(source)[0]) == [3, 3]
+    assert source.exhausted
+    assert draw(source)[0] is None
+
+
+def test_a_small_dataset_goes_on_over_epochs(made):
+    source, engine = made(count=4, epochs=5, num_prompts_per_step=2)
+    seen = []
+    for step in range(10):
+        engine.weight_version = step
+        waiting = _in_thread(lambda: draw(source))
+        engine.finish(2 * step, 2 * step + 1)
+        seen += [each.prompt.prompt_id for each in waiting()[0].trajectories[::2]]
+    assert seen == [f"p{number}" for number in (0, 1, 2, 3)] * 5
+    assert source.exhausted
+
+
+def test_a_straggler_that_never_ends_is_an_error_within_the_deadline(made):
+    source, engine = made(num_prompts_per_step=1, deadline_s=0.3)
+    waiting = _in_thread(lambda: draw(source))
+    engine.wait_for(2)
+    with pytest.raises(GenerationError, match=r"no group finished within 0.3 s .*2 groups: prompts p0, p1"):
+        waiting()
+
+
+def test_a_dead_engine_is_its_own_error_and_no_wait(made):
+    source, engine = made()
+    waiting = _in_thread(lambda: draw(source))
+    engine.wait_for(6)
+    engine.fail(GenerationError("the engine's own words"))
+    with pytest.raises(GenerationError, match="the engine's own words"):
+        waiting()
+    with pytest.raises(GenerationError, match="the engine's own words"):
+        draw(source)
+
+
+def test_a_failed_verifier_is_its_own_error(made):
+    class Broken:
+        def score(self, *_):
+            raise RewardError("the verifier's own words")
+
+    source, engine = made(scorer=Broken())
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(0)
+    with pytest.raises(RewardError, match="the verifier's own words"):
+        waiting()
+
+
+def test_groups_that_teach_nothing_are_replaced_and_counted(made):
+    scorer = ChosenScorer(lambda group, place: 1.0 if group in (1, 2) else float(place))
+    source, engine = made(scorer=scorer, use_dynamic_sampling=True)
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(0, 1, 2, 3)
+    assert engine.wait_for(8)[6:] == [6, 7]
+    engine.finish(7)
+    rollout, _ = waiting()
+    assert groups(rollout) == [0, 0, 3, 3, 7, 7]
+    assert rollout.metrics["rollout/discarded_groups"] == 2
+    assert rollout.generated_samples == 10
+
+
+def test_too_many_groups_that_teach_nothing_are_an_error(made):
+    source, engine = made(
+        count=99, scorer=ChosenScorer(lambda _group, _place: 1.0), use_dynamic_sampling=True,
+        dynamic_sampling_max_gen_batches=2,
+    )  # fmt: skip
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(*range(6))
+    with pytest.raises(DynamicSamplingError, match="after 2 generation batches"):
+        waiting()
+
+
+def test_a_resumed_source_trains_every_prompt_once(made):
+    source, engine = made(count=9)
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(0, 3, 1, 5)
+    trained = groups(waiting()[0])[::2]
+    tensors, values = source.state()
+    values = json.loads(json.dumps(values))
+    source.close()
+    other, engine = made(count=9)
+    other.load_state(tensors, values)
+    for version in (1, 2):
+        engine.weight_version = version
+        waiting = _in_thread(lambda: draw(other))
+        if version == 1:
+            # What waited is not sampled again; what ran is.
+            assert set(engine.wait_for(5)) == {2, 4, 6, 7, 8}
+            engine.finish(2, 4, 6, 7, 8)
+        trained += groups(waiting()[0])[::2]
+    assert sorted(trained) == list(range(9))
+    assert other.exhausted
+
+
+def _in_thread(call):
+    """Start `call` beside the test; what is returned waits for its value or raises its error."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(call)
+    pool.shutdown(wait=False)
+    return lambda: future.result(LIMIT)
