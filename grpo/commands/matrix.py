@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from grpo.commands.judge import Format, FormatOption, MatricesOption, show
-from grpo.commands.matrix_tools import HistoryOption, arguments_of_tests, record, report, schema, select
+from grpo.commands.matrix_tools import HistoryOption, arguments_of_tests, record, report, run, schema, select
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="The test matrix: what is tested, on what, how often."
@@ -21,6 +21,7 @@ app.command()(schema)
 app.command()(select)
 app.command()(record)
 app.command()(report)
+app.command()(run)
 app.command("tests")(arguments_of_tests)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grpo.commands.judge import MatricesOption
+from grpo.commands.judge import Format, FormatOption, MatricesOption, show
 
 HistoryOption = Annotated[
     Path | None, typer.Option("--history", help="CSV of earlier verdicts; default: runs/history.csv")
@@ -106,3 +106,35 @@ def report(
     tests = [test for path in sorted(reports.rglob("*.xml")) for test in read_junit(path)]
     for path in write_matrix_report(matrix, read_history(history or HISTORY), tests, output, dt.datetime.now(dt.UTC)):
         typer.echo(path)
+
+
+def run(
+    case: Annotated[str, typer.Argument(metavar="CASE", help="exactly one case, of one node")],
+    partition: Annotated[
+        str | None, typer.Option("--partition", metavar="P", help="what this machine is; default: the case's only one")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="of the run; default: a new one in runs/verdicts")] = None,
+    release: Annotated[bool, typer.Option("--release", help="faster than the reference fails as well")] = False,
+    output: FormatOption = Format.table,
+    matrices: MatricesOption = None,
+) -> None:
+    """Run one case on this machine, without a scheduler, and judge it. Exit codes as of `grpo judge`."""
+    import datetime as dt
+
+    from grpo.errors import MatrixError
+    from grpo.matrix.here import RUN, run_here
+    from grpo.matrix.load import find_matrices, load_matrix
+    from grpo.telemetry.journal import replace_json
+
+    matrix = load_matrix(find_matrices(matrices))
+    chosen = matrix.case(case)
+    if partition is None and len(chosen.partitions) > 1:
+        raise MatrixError(f"the case {case} is for {', '.join(chosen.partitions)}: name one with --partition")
+    where = partition or chosen.partitions[0]
+    stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%d-%H%M%S")
+    folder = folder or Path("runs") / "verdicts" / f"{case}-{where}-{stamp}"
+    verdict = run_here(matrix, chosen, where, folder)
+    replace_json(folder / "verdict.json", verdict.to_json())
+    show(verdict, output)
+    typer.echo(f"run directory: {folder / RUN}", err=True)
+    raise typer.Exit(verdict.exit_code(release=release))

@@ -76,6 +76,8 @@ def verdict_rows(verdict: Mapping[str, Any], about: About) -> list[Row]:
             for one in _list(verdict[kind])
             if isinstance(one["value"], int | float)
         }
+        for metric, value in verdict.get("values", {}).items():
+            figures.setdefault(metric, (value, None, None, "s" if metric.startswith("timing/") else ""))
         for share in _list(verdict["attribution"]):
             figures.setdefault(f"timing/{share['phase']}", (share["value"], None, None, "s"))
     except (KeyError, TypeError, AttributeError) as error:
