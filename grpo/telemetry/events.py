@@ -9,6 +9,7 @@ EventKind = Literal[
     "checkpoint",  # step, path
     "checkpoint_refused",  # path, reason
     "validation",  # step
+    "canary",  # problem: None, or why there is no canary.json
     "warning",  # message, step
     "stop_requested",  # reason, step
     "reward_failure",  # step, count, reason

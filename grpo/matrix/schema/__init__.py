@@ -10,13 +10,14 @@ from grpo.matrix.schema.case import (
     Entry,
     Family,
     Layer,
+    Lengths,
     Parallel,
     Suite,
     SuiteEntry,
 )
-from grpo.matrix.schema.partition import Partition
+from grpo.matrix.schema.partition import Partition, Rates
 from grpo.matrix.schema.quarantine import Quarantine, Quarantined
-from grpo.matrix.schema.reference import Figure, Measured, Published, Reference, Unmeasured
+from grpo.matrix.schema.reference import Figure, Measured, Published, Reference, Stack, Unmeasured
 from grpo.matrix.schema.stack import LockedStack
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Figure",
     "GateMinutes",
     "Layer",
+    "Lengths",
     "LockedStack",
     "Measured",
     "Parallel",
@@ -38,7 +40,9 @@ __all__ = [
     "Published",
     "Quarantine",
     "Quarantined",
+    "Rates",
     "Reference",
+    "Stack",
     "Suite",
     "SuiteEntry",
     "Unmeasured",

@@ -58,6 +58,15 @@ class Entry(Section):
     owner: str
 
 
+class Lengths(Section):
+    """The recorded distribution of completion lengths that the case replays, in tokens."""
+
+    mean: float = Field(gt=0)
+    p95: float = Field(gt=0, description="95th percentile: a mean alone would hide stragglers")
+    longest: float = Field(gt=0)
+    source: str = Field(description="which run they were recorded from")
+
+
 class CaseEntry(Entry):
     """One case that trains, as its family's file has it; the id is its key there."""
 
@@ -73,6 +82,7 @@ class CaseEntry(Entry):
     )
     paths: list[str] = Field(min_length=1, description="what a change must touch to select the case; `!` excludes")
     checks: Checks = Checks()
+    lengths: Lengths | None = Field(None, description="completion lengths that the run replays; null: it samples them")
 
 
 class Case(CaseEntry):

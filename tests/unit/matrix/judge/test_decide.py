@@ -1,4 +1,5 @@
 import math
+import sys
 from itertools import permutations
 from pathlib import Path
 
@@ -207,3 +208,26 @@ def test_no_case_or_partition_is_named_in_the_judges_code():
     matrix = load_matrix(Path(__file__).parents[4] / "matrices")
     code = "\n".join(path.read_text() for path in folder.rglob("*.py"))
     assert [name for name in (*matrix.cases, *matrix.partitions) if name in code] == []
+
+
+def calls_to_judge(steps):
+    seen, count = run_of({}, steps=steps), 0
+
+    def counted(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(counted)
+    try:
+        verdict(seen, case(steps=steps), measured())
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_the_work_of_a_verdict_is_a_few_calls_for_each_value_of_the_run():
+    # A thousand cases in under a second: `python -m benchmarks.judge` has the seconds.
+    few, many = calls_to_judge(40), calls_to_judge(80)
+    values = 40 * len(record(1))
+    assert many - few < 5 * values
+    assert few < 10 * values
