@@ -117,7 +117,7 @@ def load_matrix(folder: Path) -> Matrix:
         cases={name: case for name, case in found.items() if isinstance(case, Case)},
         suites={name: case for name, case in found.items() if isinstance(case, Suite)},
         stacks={path.stem: _read(path, LockedStack) for path in sorted((folder / "stacks").glob("*.yaml"))},
-        quarantine=_read(folder / QUARANTINE, Quarantine),
+        quarantine=_quarantine(folder / QUARANTINE),
         partitions=partitions,
         references=references,
         budgets=_read(folder / BUDGETS, Budgets),
@@ -127,10 +127,16 @@ def load_matrix(folder: Path) -> Matrix:
     return matrix
 
 
+def _quarantine(path: Path) -> Quarantine:
+    return _read(path, Quarantine) if path.is_file() else Quarantine(schema_version=1)
+
+
 def _check_names(matrix: Matrix) -> None:
     problems = []
     for case in matrix.all.values():
-        tables = {"partition": (case.partitions, matrix.partitions), "stack": (case.stacks, matrix.stacks)}
+        tables: dict[str, tuple[list[str], Mapping[str, Any]]] = {"partition": (case.partitions, matrix.partitions)}
+        if matrix.stacks:  # a matrix of one's own need not tell several apart
+            tables["stack"] = case.stacks, matrix.stacks
         for what, (names, table) in tables.items():
             problems += [
                 f"{matrix.origins[case.id]}: {case.id}: no {what} {name!r}{did_you_mean(name, table)}"

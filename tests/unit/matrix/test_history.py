@@ -18,9 +18,9 @@ from grpo.matrix.history import (
     suite_rows,
     verdict_rows,
 )
-from grpo.matrix.judge import judge_row, row_of
+from grpo.matrix.judge import JobOutcome, judge_row, row_of
 from grpo.matrix.load import load_matrix
-from tests.support.matrix import measured, unmeasured, verdict
+from tests.support.matrix import evidence, measured, unmeasured, verdict
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrices")
 ABOUT = About("2026-11-30T10:00:00Z", "cuda", "abc")
@@ -53,8 +53,22 @@ def test_a_verdict_is_one_row_a_figure_with_its_band():
 
 
 def test_a_verdict_without_figures_is_one_row():
+    crashed = judge_run_that_crashed()
+    assert [(row.outcome, row.failure, row.metric, row.value) for row in verdict_rows(crashed, ABOUT)] == [
+        ("fail", "crash", "", None)
+    ]
+
+
+def judge_run_that_crashed():
+    empty = evidence([], state="failed", job=JobOutcome("FAILED", 1, "trainer"))
+    return verdict(empty, reference=measured()).to_json()
+
+
+def test_a_runs_phases_are_kept_also_without_a_reference():
     rows = verdict_rows(verdict(reference=unmeasured()).to_json(), ABOUT)
-    assert [(row.outcome, row.metric, row.value) for row in rows] == [("not judged", "", None)]
+    found = {row.metric: row.value for row in rows}
+    assert found["timing/generation"] == 84.0
+    assert {row.outcome for row in rows} == {"not judged"}
 
 
 @pytest.mark.parametrize("value", [{}, {"case": "c"}, {**failed_row().to_json(), "outcome": "maybe"}])
