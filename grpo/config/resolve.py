@@ -61,6 +61,15 @@ def _divisor(config: Config) -> Derived:
     return sequence_divisor(config, needed=False), "the parallel sizes"
 
 
+def _launcher(config: Config) -> Derived:
+    cluster = config.cluster
+    if max(cluster.num_nodes * cluster.gpus_per_node, cluster.cpu_ranks) > 1:
+        return "ray", "the number of processes"
+    if not config.policy.generation.colocated.enabled:
+        return "ray", "policy.generation.colocated.enabled"
+    return ("ray", "cluster.ray_address") if cluster.ray_address is not None else ("in_process", "one process")
+
+
 def _generation_nodes(config: Config) -> Derived:
     resources = config.policy.generation.colocated.resources
     alone = config.cluster.num_nodes == 1 and resources.gpus_per_node is not None
@@ -82,6 +91,7 @@ DERIVATIONS: tuple[tuple[str, Callable[[Config], Derived]], ...] = (
         "policy.generation.vllm_cfg.max_model_len",
         lambda config: (config.policy.max_total_sequence_length, "policy.max_total_sequence_length"),
     ),
+    ("cluster.launcher", _launcher),
     ("policy.generation.colocated.resources.num_nodes", _generation_nodes),
     ("policy.generation.colocated.resources.gpus_per_node", _generation_gpus),
     ("policy.dynamic_batching.train_mb_tokens", _mb_tokens("train_micro_batch_size")),

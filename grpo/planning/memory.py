@@ -73,15 +73,16 @@ def policy_state(setting: Setting, stage: int) -> PolicyState:
         return PolicyState(c * held, FLOAT32 * held, optimizer, c * held * kept, 0, 0)
     held = sharded_elements(model, parallel.tensor, parallel.data)
     masters, reference = FLOAT32 * held, c * held * kept
-    if parallel.ranks == 1:
+    if parallel.ranks == 1 and not parallel.cpu_offload:
         rounded = c * held if c != FLOAT32 else 0
         return PolicyState(masters + rounded, masters, MOMENTS * held, reference, 0, 0)
     layer, outer = layer_elements(model, parallel.tensor), outer_elements(model, parallel.tensor)
-    layers = 2 if parallel.data > 1 else model.dimensions.layers  # the next one is gathered while one computes
+    given_back = parallel.data > 1 or parallel.cpu_offload
+    layers = 2 if given_back else model.dimensions.layers  # the next one is gathered while one computes
     gathered = c * (outer + layers * layer)
     gradients = c * outer + (c + FLOAT32) * layer
     if parallel.cpu_offload:
-        return PolicyState(0, 0, 0, reference, gathered, gradients)
+        return PolicyState(0, 0, 0, 0, gathered, gradients)
     return PolicyState(masters, masters, MOMENTS * held, reference, gathered, gradients)
 
 
@@ -106,7 +107,7 @@ def _stage_phases(setting: Setting, engine: EngineMemory, stage: int) -> list[Ph
             PhaseMemory("logprobs", "training", own | stays | scoring),
             PhaseMemory("policy_training", "training", own | stays | training),
         ]
-    one_process = setting.parallel.ranks == 1 and setting.config.cluster.launcher == "in_process"
+    one_process = setting.parallel.ranks == 1 and setting.config.cluster.launcher != "ray"
     always = {"processes": process * (1 if one_process else 2)} | stays
     awake = sampling if setting.resident == Resident.ALL else {}
     return [

@@ -28,7 +28,7 @@ class RunDirectory:
     """Writes one run. `open` is the way to make one; `finish` or leaving the context ends it.
 
     manifest.json, config.yaml, environment.json, nodes.json   written whole, replaced whole
-    metrics.jsonl, events.jsonl, samples.jsonl                  one object a line, on disk when the call returns
+    metrics.jsonl, events.jsonl, samples.jsonl, ranks.jsonl     one object a line, on disk when the call returns
     logs/rank-<n>.log                                           capped, rotated
 
     Every method that writes raises TelemetryError naming the path when the disk is full or read-only; what was written
@@ -47,6 +47,7 @@ class RunDirectory:
         self._metrics = JournalWriter(path / "metrics.jsonl")
         self._events = JournalWriter(path / "events.jsonl")
         self._samples: JournalWriter | None = None
+        self._ranks: JournalWriter | None = None
         self._log: logging.Handler | None = None
         self._last_step = record.resumes[-1].step if record.resumes else -1
         self._finished = False
@@ -68,7 +69,7 @@ class RunDirectory:
 
         mode "new": refuse a directory that holds a run. "fresh": rename the run that is there to `<path>.1` (or the
         next free number) and begin anew. "resume": go on after `resume_step`, the step of the loaded checkpoint;
-        metrics and samples of later steps move to `*.discarded.jsonl`.
+        metrics, samples and ranks' seconds of later steps move to `*.discarded.jsonl`.
         `facts` go into the manifest for the report: recipe, model, parameters, device, max_steps, chance, ...
         Raises TelemetryError: a directory that is not a run's and not empty, one in use, one that cannot be written.
         """
@@ -114,7 +115,7 @@ class RunDirectory:
             return
         discarded = {
             f"discarded_{file}": set_aside(self.path / f"{file}.jsonl", after_step=resume_step)
-            for file in ("metrics", "samples")
+            for file in ("metrics", "samples", "ranks")
         }
         self._metrics.close()
         self._metrics = JournalWriter(self.path / "metrics.jsonl")
@@ -158,6 +159,12 @@ class RunDirectory:
             self._samples = JournalWriter(self.path / "samples.jsonl")
         self._samples.append({"step": step, **self._redactor.json(fields)})
 
+    def write_ranks(self, step: int, hosts: Sequence[str], seconds: Mapping[str, Sequence[float]]) -> None:
+        """One line of ranks.jsonl: each rank's machine, and by timing metric the seconds of each rank in that step."""
+        if self._ranks is None:
+            self._ranks = JournalWriter(self.path / "ranks.jsonl")
+        self._ranks.append({"step": step, "hosts": list(hosts), **{name: list(each) for name, each in seconds.items()}})
+
     def write_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         """Replace nodes.json: one entry a host, as `describe_node` gives it. Opening writes the own host."""
         replace_json(self.path / "nodes.json", {"nodes": self._redactor.json(list(nodes))})
@@ -199,7 +206,7 @@ class RunDirectory:
             logging.getLogger("grpo").removeHandler(self._log)
             self._log.close()
         try:
-            for journal in (self._metrics, self._events, self._samples):
+            for journal in (self._metrics, self._events, self._samples, self._ranks):
                 if journal is not None:
                     journal.close()
         finally:

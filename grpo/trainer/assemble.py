@@ -14,23 +14,26 @@ import torch
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.config.schema import Config
 from grpo.data.loader import PromptLoader
+from grpo.models.dimensions import Dimensions
 from grpo.refit.local import LocalRefit
 from grpo.rewards.scoring import Rewards
 from grpo.rollout.on_demand import OnDemandSource
 from grpo.rollout.replay.source import ReplaySource
 from grpo.rollout.scoring import GroupScorer, Scorer, SharedScorer
 from grpo.rollout.source import RolloutSource
+from grpo.telemetry.environment import describe_node
 from grpo.telemetry.run_directory import RunDirectory
 from grpo.telemetry.timers import PhaseTimer
 from grpo.trainer.evaluation import Evaluator
 from grpo.trainer.loop import Parts, StepObserver
 from grpo.trainer.prepare import Prepared, train_sampling, validation_sampling
 from grpo.trainer.supported import device_of
+from grpo.trainer.throughput import Throughput
 from grpo.workers.generation.factory import make_generator, make_streaming_generator
 from grpo.workers.groups.reservation import Reservation, reserved_for
 from grpo.workers.policy.factory import started_policy
 from grpo.workers.policy.group import PolicyGroup
-from grpo.workers.protocol import Generator, StreamingGenerator
+from grpo.workers.protocol import Generator, Policy, StreamingGenerator
 
 _VOLATILE = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache")
 
@@ -80,9 +83,23 @@ def assembled(
             timer=PhaseTimer(
                 synchronise=torch.cuda.synchronize if device_of(config) == "cuda" and reservation is None else None
             ),
+            throughput=Throughput.of(config, Dimensions.of(prepared.model_config), _devices(config, policy, run)),
             observers=observers,
-            measures=(policy.step_metrics,) if isinstance(policy, PolicyGroup) else (),
+            measures=(policy.step_metrics,),
+            rank_seconds=policy.rank_seconds if isinstance(policy, PolicyGroup) else None,
         )
+
+
+def _devices(config: Config, policy: Policy | PolicyGroup, run: RunDirectory) -> list[str]:
+    """The name of each training rank's device as CUDA has it, or "cpu"; the ranks' machines go into the run."""
+    names = ["cpu"]
+    if isinstance(policy, PolicyGroup):
+        names, nodes = policy.describe()
+        known = {node["host"]: node for node in (*nodes, describe_node())}
+        run.write_nodes(list(known.values()))
+    elif device_of(config) == "cuda":
+        names = [torch.cuda.get_device_name()]
+    return names if device_of(config) == "cuda" else ["cpu"] * len(names)
 
 
 def _generator(prepared: Prepared, reservation: Reservation | None) -> tuple[Generator, StreamingGenerator | None]:

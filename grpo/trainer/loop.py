@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from grpo.batching.batch import Batch
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.checkpoint.rng import capture_rng, restore_rng
 from grpo.checkpoint.signals import StopRequest
@@ -21,11 +22,13 @@ from grpo.telemetry.timers import PhaseTimer
 from grpo.trainer.advantages import training_batch
 from grpo.trainer.evaluation import Evaluation, Evaluator
 from grpo.trainer.step_metrics import (
-    performance_metrics,
     reward_metrics,
     rollout_metrics,
     update_metrics,
 )
+from grpo.trainer.throughput import Throughput
+from grpo.workers.groups.watchdog import watched
+from grpo.workers.policy.group import RankSeconds
 from grpo.workers.protocol import Policy
 
 EndReason = Literal["steps", "epochs", "reward", "signal"]
@@ -48,8 +51,10 @@ class Parts:
     checkpoints: CheckpointManager | None
     run: RunDirectory
     timer: PhaseTimer
+    throughput: Throughput
     observers: tuple[StepObserver, ...] = ()
     measures: tuple[Callable[[], Mapping[str, float]], ...] = ()  # what the parts count themselves, since asked last
+    rank_seconds: Callable[[], RankSeconds] | None = None  # of a policy in workers, since asked last
 
 
 @dataclass
@@ -87,6 +92,7 @@ class Trainer:
         self._config = config
         self._progress = Progress(recent_rewards=deque(maxlen=config.grpo.stop_window))
         self._unpublished: dict[str, float] | None = None
+        self._unpublished_ranks: RankSeconds | None = None
         self._validated_step: int | None = None
         self._saved_step: int | None = None
 
@@ -98,13 +104,13 @@ class Trainer:
     def run(self, stop: StopRequest) -> Outcome:
         """Train to the end, or save and return when `stop` is requested."""
         if self.step == 0 and self._config.grpo.val_at_start and self._parts.evaluator is not None:
-            with self._parts.timer.step() as times:
+            with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
                 metrics = self._validate(0)
             self._unpublished = {**times, **metrics}
         reason = self._finished(stop)
         while reason is None:
             step = self.step + 1
-            with self._parts.timer.step() as times:
+            with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
                 self._publish()
                 done = self._step(step, stop)
                 if done is None:
@@ -112,8 +118,9 @@ class Trainer:
             if done is None:
                 reason = "epochs"
                 break
-            rollout, metrics, reason = done
-            self._unpublished = {**times, **metrics, **performance_metrics(rollout, times["timing/total"], devices=1)}
+            rollout, batch, metrics, reason = done
+            self._unpublished = {**times, **metrics, **self._parts.throughput.metrics(rollout, batch, times)}
+            self._unpublished_ranks = None if self._parts.rank_seconds is None else self._parts.rank_seconds()
         self._publish()
         return Outcome(
             reason, self.step, self._progress.accuracy, stop.requested if reason == "signal" else None,
@@ -141,8 +148,8 @@ class Trainer:
         if wanted and self.step > 0 and self._saved_step != self.step:
             self._save(self.step, metrics)
 
-    def _step(self, step: int, stop: StopRequest) -> tuple[Rollout, dict[str, float], EndReason | None] | None:
-        """One step's rollout and metrics, and why it is the last one, if it is; None when there are no prompts left."""
+    def _step(self, step: int, stop: StopRequest) -> tuple[Rollout, Batch, dict[str, float], EndReason | None] | None:
+        """A step's rollout, batch and metrics, and why it is the last one, if it is; None: no prompts are left."""
         parts, timer = self._parts, self._parts.timer
         parts.refit.ensure_current(timer)
         rollout = parts.source.next_rollout(timer)
@@ -169,7 +176,7 @@ class Trainer:
             metrics |= self._validate(step)
         if self._checkpoint_due(step, reason):
             self._save(step, metrics)
-        return rollout, metrics, reason
+        return rollout, batch, metrics, reason
 
     def _finished(self, stop: StopRequest) -> EndReason | None:
         grpo, rewards = self._config.grpo, self._progress.recent_rewards
@@ -244,6 +251,9 @@ class Trainer:
             return
         metrics, self._unpublished = self._unpublished, None
         self._parts.run.write_metrics(self.step, metrics)
+        if self._unpublished_ranks is not None:
+            self._parts.run.write_ranks(self.step, self._unpublished_ranks.hosts, self._unpublished_ranks.phases)
+            self._unpublished_ranks = None
         for observer in self._parts.observers:
             observer(self.step, metrics)
 

@@ -55,15 +55,6 @@ def update_metrics(updates: Sequence[UpdateResult]) -> dict[str, float]:
     return {f"train/{name}": _combined(name, [update.metrics for update in updates]) for name in names}
 
 
-def performance_metrics(rollout: Rollout, seconds: float, devices: int) -> dict[str, float]:
-    """Tokens a second over the whole step: prompt and generated tokens of all samples, no padding."""
-    tokens = rollout.generated_tokens + rollout.prompt_tokens
-    return {
-        "performance/tokens_per_second_per_gpu": tokens / seconds / devices,
-        "performance/generated_tokens_per_second": rollout.generated_tokens / seconds,
-    }
-
-
 def _combined(name: str, updates: Sequence[Mapping[str, float]]) -> float:
     having = [metrics for metrics in updates if name in metrics]
     values = [metrics[name] for metrics in having]

@@ -2,63 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
-from grpo.config.schema import Config, Section
+from grpo.config.schema import Config
 from grpo.errors import ConfigError
+from grpo.workers.policy.context_parallel import context_parallel_refusal
 
 
 def world_size(config: Config) -> int:
-    """Training processes that the configuration asks for."""
+    """Devices that the configuration asks for: GPUs, or the training processes of a CPU run."""
     return config.cluster.num_nodes * config.cluster.gpus_per_node or config.cluster.cpu_ranks
 
 
 def device_of(config: Config) -> str:
-    """The torch device of the training process."""
+    """The torch device of the training processes."""
     return "cuda" if config.cluster.gpus_per_node else "cpu"
 
 
 def check_runnable(config: Config) -> None:
     """Raise ConfigError naming the keys if this machine or this version cannot run the configuration."""
-    asked = _cannot_run(config)
-    if asked:
+    refusals = list(_refusals(config))
+    if refusals:
         raise ConfigError(
-            "this version trains on at most one GPU, or with the PyTorch backend in several processes on the CPU; the "
-            "recipe asks for "
-            + ", ".join(asked)
-            + ". Such a recipe can be resolved and printed (grpo config) but not trained yet."
+            "this version cannot train what is asked for (grpo config and grpo plan take it):\n" + "\n".join(refusals)
         )
-    if config.cluster.gpus_per_node and not torch.cuda.is_available():
-        raise ConfigError(
-            f"cluster.gpus_per_node={config.cluster.gpus_per_node}, but torch finds no CUDA GPU on this machine; "
-            "cluster.gpus_per_node=0 trains on the CPU"
-        )
+    _check_gpus(config)
 
 
-def _cannot_run(config: Config) -> list[str]:
-    policy, cluster, generation = config.policy, config.cluster, config.policy.generation
-    asked = []
-    if world_size(config) > max(1, cluster.cpu_ranks):
-        asked.append(f"cluster.num_nodes={cluster.num_nodes} x cluster.gpus_per_node={cluster.gpus_per_node}")
-    if policy.megatron_cfg.enabled:
-        can_run = ("enabled", "activation_checkpointing", "distributed_data_parallel_config")
-        asked += _changed(policy.megatron_cfg, "policy.megatron_cfg", can_run=can_run)
-        if cluster.cpu_ranks > 1:
-            asked.append(f"cluster.cpu_ranks={cluster.cpu_ranks} with policy.megatron_cfg.enabled=True")
-    if policy.dtensor_cfg.enabled:
-        several = ("tensor_parallel_size", "sequence_parallel") if cluster.cpu_ranks > 1 else ()
-        asked += _changed(policy.dtensor_cfg, "policy.dtensor_cfg", can_run=("activation_checkpointing", *several))
-    if not generation.colocated.enabled and cluster.gpus_per_node:
-        asked.append("policy.generation.colocated.enabled=False")
+def _refusals(config: Config) -> Iterator[str]:
+    policy, generation = config.policy, config.policy.generation
+    context_parallel = context_parallel_refusal(policy)
+    if context_parallel is not None:
+        yield context_parallel
+    if not generation.colocated.enabled and config.cluster.gpus_per_node:
+        yield (
+            "policy.generation.colocated.enabled=False: on GPUs the engine shares those that train; set true, and its "
+            "resources null"
+        )
     if generation.backend == "vllm" and generation.vllm_cfg.tensor_parallel_size > 1:
-        asked.append(f"policy.generation.vllm_cfg.tensor_parallel_size={generation.vllm_cfg.tensor_parallel_size}")
-    return asked
+        yield (
+            f"policy.generation.vllm_cfg.tensor_parallel_size={generation.vllm_cfg.tensor_parallel_size}: the engine "
+            "runs on one device; set 1"
+        )
+    if policy.megatron_cfg.enabled and world_size(config) > 1 and config.checkpointing.enabled:
+        yield (
+            f"checkpointing.enabled=True with policy.megatron_cfg.enabled=True on {world_size(config)} ranks: a "
+            "Megatron-Core policy of several ranks is not saved; set checkpointing.enabled=false, or train with "
+            "policy.dtensor_cfg"
+        )
 
 
-def _changed(section: Section, key: str, *, can_run: tuple[str, ...]) -> list[str]:
-    """The settings of a backend that differ from their defaults, beyond those that can be run."""
-    return [
-        f"{key}.{name}={getattr(section, name)}"
-        for name, field in type(section).model_fields.items()
-        if name not in can_run and getattr(section, name) != field.default
-    ]
+def _check_gpus(config: Config) -> None:
+    """Of this machine, unless an existing cluster has them: what that lacks is found when it is joined."""
+    cluster = config.cluster
+    if not cluster.gpus_per_node or cluster.ray_address is not None:
+        return
+    asked = f"cluster.gpus_per_node={cluster.gpus_per_node}"
+    if cluster.num_nodes > 1:
+        raise ConfigError(
+            f"cluster.num_nodes={cluster.num_nodes} without cluster.ray_address: a Ray that is started here has this "
+            "machine alone; give the address of a Ray cluster that runs on all nodes, or one node"
+        )
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"{asked}, but torch finds no CUDA GPU on this machine; cluster.gpus_per_node=0 trains on the CPU"
+        )
+    if cluster.gpus_per_node > torch.cuda.device_count():
+        raise ConfigError(f"{asked}, but torch finds {torch.cuda.device_count()} CUDA GPUs on this machine")

@@ -96,6 +96,10 @@ class Policy(Protocol):
         """One forward, backward and optimizer update on the whole batch, cut into micro-batches."""
         ...
 
+    def step_metrics(self) -> dict[str, float]:
+        """What the policy measured itself since it was asked last, by the metrics' names."""
+        ...
+
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights under Hugging Face names, one at a time, tied ones once."""
         ...

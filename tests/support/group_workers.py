@@ -1,6 +1,7 @@
 """Workers for groups: they work together, fail, hang or stay away on request. They know nothing of Ray."""
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -13,6 +14,13 @@ import torch.distributed as dist
 import grpo
 from grpo.errors import GenerationError
 from grpo.workers.groups.rendezvous import join_process_group
+
+
+def references() -> int:
+    """Objects of Ray that this process holds."""
+    import ray
+
+    return len(ray._private.worker.global_worker.core_worker.get_all_reference_counts())
 
 
 class Ranked:
@@ -29,6 +37,13 @@ class Ranked:
 
     def add(self, a: int, b: int) -> tuple[int, int]:
         return self.rank, a + b
+
+    def echo(self, value: torch.Tensor) -> torch.Tensor:
+        return value
+
+    def references(self) -> int:
+        gc.collect()
+        return references()
 
     def where(self) -> dict[str, str]:
         return {**os.environ, "pid": str(os.getpid()), "grpo": grpo.__file__}

@@ -30,6 +30,10 @@ class Obedient:
     def _deeper_down(self) -> None:
         raise ZeroDivisionError("divided by nothing")
 
+    def slow(self, seconds: float) -> str:
+        threading.Event().wait(seconds)
+        return "done"
+
     def hang(self) -> None:
         threading.Event().wait()
 

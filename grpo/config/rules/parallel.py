@@ -32,10 +32,12 @@ def cpu_run(config: Config) -> Iterator[Conflict]:
 
 
 def launcher(config: Config) -> Iterator[Conflict]:
-    if config.cluster.launcher == "ray":
+    if config.cluster.launcher != "in_process":
         return
     if config.cluster.cpu_ranks > 1:
         yield Conflict(("cluster.cpu_ranks", "cluster.launcher"), "several ranks need workers: launcher=ray, or 1")
+    if config.cluster.num_nodes * config.cluster.gpus_per_node > 1:
+        yield Conflict((_NODES, _GPUS, "cluster.launcher"), "several GPUs need workers: launcher=ray, or one GPU")
     if config.cluster.gpus_per_node == 0 and not config.policy.generation.colocated.enabled:
         yield Conflict(
             (f"{_COLOCATED}.enabled", "cluster.launcher"), "a separate engine needs a process: launcher=ray, or true"

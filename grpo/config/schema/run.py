@@ -43,12 +43,14 @@ class Logger(Section):
 class Cluster(Section):
     num_nodes: int = Field(1, gt=0)
     gpus_per_node: int = Field(1, ge=0, description="0 runs on the CPU")
-    cpu_ranks: int = Field(1, gt=0, description="training processes of a CPU run; more than 1 needs launcher 'ray'")
+    cpu_ranks: int = Field(1, gt=0, description="training processes of a CPU run")
     cpu_threads: int | None = Field(
         None, gt=0, description="torch threads of a CPU run; null: torch's own choice, which OMP_NUM_THREADS sets"
     )
-    launcher: Literal["in_process", "ray"] = Field(
-        "in_process", description="'ray' runs the policy and the generation engine in processes of their own"
+    launcher: Literal["in_process", "ray"] | None = Field(
+        None,
+        description="'ray' runs the policy and the generation engine in processes of their own; null: so where there "
+        "are several, else 'in_process'",
     )
     ray_address: str | None = Field(
         None, description="host:port of a running Ray cluster, or 'auto'; null: Ray is started on this machine"
@@ -59,6 +61,21 @@ class Cluster(Section):
     canary_file: str | None = Field(
         None,
         description="a canary.json that was measured on all nodes of the job already; null: measure this node",
+    )
+    join_timeout_s: float = Field(
+        120.0, ge=0, description="seconds that nodes of the cluster at `ray_address` may take to come up"
+    )
+    peak_tflops: float | None = Field(
+        None,
+        gt=0,
+        description="dense bfloat16 TFLOP/s of one device, what performance/mfu is a share of; null: of the GPU's "
+        "datasheet. A CPU run has no MFU without it",
+    )
+    step_timeout_s: float = Field(
+        14400.0,
+        gt=0,
+        description="seconds that one step may take before the run writes its stacks to standard error and exits "
+        "with status 1",
     )
     worker_timeout_s: float = Field(
         1800.0, gt=0, description="seconds that a worker process may take for its start or one call before it is killed"

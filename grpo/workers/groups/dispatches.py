@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -12,7 +12,7 @@ from time import perf_counter
 class Dispatch:
     """One call of one or all ranks, while it lasts."""
 
-    work_seconds: float = 0.0  # of the slowest rank, inside its own process
+    rank_seconds: Sequence[float] = ()  # of each rank that was asked, inside its own process
 
 
 @dataclass
@@ -22,9 +22,10 @@ class Dispatches:
     _count: int = field(default=0, init=False)
     _seconds: float = field(default=0.0, init=False)
     _work_seconds: float = field(default=0.0, init=False)
+    _of_ranks: dict[str, list[float]] = field(default_factory=dict, init=False)
 
     @contextmanager
-    def count(self) -> Iterator[Dispatch]:
+    def count(self, method: str) -> Iterator[Dispatch]:
         """A call that ends with the block; the block says how long the workers worked."""
         dispatch, started = Dispatch(), perf_counter()
         try:
@@ -32,7 +33,10 @@ class Dispatches:
         finally:
             self._count += 1
             self._seconds += perf_counter() - started
-            self._work_seconds += dispatch.work_seconds
+            self._work_seconds += max(dispatch.rank_seconds, default=0.0)
+            if dispatch.rank_seconds:
+                before = self._of_ranks.get(method, [0.0] * len(dispatch.rank_seconds))
+                self._of_ranks[method] = [sum(each) for each in zip(before, dispatch.rank_seconds, strict=False)]
 
     def take(self) -> dict[str, float]:
         """`dispatches`, `dispatch_seconds` waited for them, and `dispatch_overhead_seconds`: less the workers' work."""
@@ -43,3 +47,8 @@ class Dispatches:
         }
         self._count, self._seconds, self._work_seconds = 0, 0.0, 0.0
         return values
+
+    def take_ranks(self) -> dict[str, list[float]]:
+        """By method the seconds that each rank worked, since this was asked last."""
+        taken, self._of_ranks = self._of_ranks, {}
+        return taken

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from grpo.errors import GrpoError, WorkerError
 from grpo.workers.groups.rank_host import Diagnosis, Failure, Where
 
-_TAIL_LINES = 40
-_RAY_LINES = (":job_id:", ":actor_name:", "Extension modules:")
-
 
 class RankError(WorkerError):
     """A rank raised, died or did not answer. The group has ended."""
@@ -140,12 +137,6 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 def _block(text: str) -> str:
     return f"\n{text.rstrip()}" if text.strip() else ""
-
-
-def last_words(printed: str) -> str:
-    """The last lines that a worker printed, without those that Ray adds."""
-    lines = [line for line in printed.splitlines() if not line.startswith(_RAY_LINES)]
-    return "\n".join(lines[-_TAIL_LINES:])
 
 
 def death_reason(error: str) -> str:

@@ -10,12 +10,14 @@ import socket
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from time import perf_counter
 from typing import Any
 
 from grpo.workers.groups.rendezvous import Membership, reserve_port
+from grpo.workers.groups.watchdog import watched
 
 _NOT_OF_THE_WORKER = ("/ray/", "/threading.py")
 # What an error in a collective says of itself when it is raised outside `torch.distributed`, for example in a backward.
@@ -82,16 +84,20 @@ class RankHost:
     def reserve_port(self, address: str) -> int:
         return reserve_port(address)
 
-    def start(self, membership: Membership, make: Callable[..., object], arguments: tuple[object, ...]) -> Answer:
+    def start(
+        self, membership: Membership, make: Callable[..., object], arguments: tuple[object, ...], limit_s: float
+    ) -> Answer:
+        """Make the worker; see `watched` for what happens after `limit_s`."""
         os.environ.update(membership.environment())
 
         def run() -> None:
             self._worker = make(*arguments)
 
-        return _answer(run)
+        return _answer(run, limit_s)
 
-    def call(self, method: str, arguments: tuple[object, ...]) -> Answer:
-        return _answer(lambda: getattr(self._worker, method)(*arguments))
+    def call(self, method: str, arguments: tuple[object, ...], limit_s: float | None = None) -> Answer:
+        """Call the worker; see `watched` for what happens after `limit_s`."""
+        return _answer(lambda: getattr(self._worker, method)(*arguments), limit_s)
 
     def diagnose(self) -> Diagnosis:
         with tempfile.TemporaryFile("w+") as file:
@@ -111,10 +117,11 @@ def worker_stacks(dump: str) -> str:
     return "\n".join(kept)
 
 
-def _answer(work: Callable[[], object]) -> Answer:
+def _answer(work: Callable[[], object], limit_s: float | None) -> Answer:
     started = perf_counter()
     try:
-        value = work()
+        with nullcontext() if limit_s is None else watched(limit_s):
+            value = work()
     except Exception as error:  # noqa: BLE001 - goes to the caller with its traceback
         return Answer(None, _failure(error), perf_counter() - started)
     return Answer(value, None, perf_counter() - started)

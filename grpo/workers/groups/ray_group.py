@@ -14,11 +14,12 @@ import psutil
 
 from grpo.errors import WorkerError
 from grpo.workers.groups.dispatches import Dispatches
-from grpo.workers.groups.failures import Death, Situation, death_reason, last_words
+from grpo.workers.groups.failures import Death, Situation, death_reason
 from grpo.workers.groups.rank_host import Answer, Diagnosis, Failure, RankHost, Where, worker_stacks
 from grpo.workers.groups.ray_session import STOP_SECONDS, RaySession
 from grpo.workers.groups.rendezvous import Membership
 from grpo.workers.groups.reservation import Reservation, Slot
+from grpo.workers.groups.watchdog import GRACE_SECONDS
 
 _GRACE_SECONDS = 3.0  # after an error in a collective: the rank that is its cause may be known a moment later
 _DIAGNOSIS_SECONDS = 5.0
@@ -79,6 +80,11 @@ class RayGroup:
         return self._dispatches
 
     @property
+    def hosts(self) -> list[str]:
+        """As `WorkerGroup.hosts`."""
+        return [place.host for place in self.places]
+
+    @property
     def places(self) -> list[Where]:
         """Where each rank runs."""
         return [place for place in self._places if place is not None]
@@ -103,10 +109,10 @@ class RayGroup:
         """As `WorkerGroup.call_one`."""
         self._check_alive(method)
         limit = deadline_s or self._deadline_s
-        with self._dispatches.count() as dispatch:
-            reference = self._actors[rank].call.remote(method, arguments)
+        with self._dispatches.count(method) as dispatch:
+            reference = self._actors[rank].call.remote(method, arguments, limit + GRACE_SECONDS)
             (answer,) = self._collect(method, {reference: rank}, limit).values()
-            dispatch.work_seconds = answer.seconds
+            dispatch.rank_seconds = [answer.seconds]
         return answer.value
 
     def shutdown(self) -> None:
@@ -158,8 +164,9 @@ class RayGroup:
         address = self._reservation.slots[0].address
         (port,) = self._ask("reserve_port", [(address,)], deadline_s)
         shared = ray.put(arguments)
+        limit, size = deadline_s + GRACE_SECONDS, self.world_size
         references = {
-            actor.start.remote(_membership(slot, self.world_size, address, port), make, shared): slot.rank
+            actor.start.remote(_membership(slot, size, address, port), make, shared, limit): slot.rank
             for actor, slot in zip(self._actors, self._reservation.slots, strict=True)
         }
         self._collect("start", references, deadline_s)
@@ -175,13 +182,13 @@ class RayGroup:
 
     def _call(self, method: str, arguments: Sequence[Any], deadline_s: float | None) -> list[Any]:
         limit = deadline_s or self._deadline_s
-        with self._dispatches.count() as dispatch:
+        with self._dispatches.count(method) as dispatch:
             references = {
-                actor.call.remote(method, own): rank
+                actor.call.remote(method, own, limit + GRACE_SECONDS): rank
                 for rank, (actor, own) in enumerate(zip(self._actors, arguments, strict=True))
             }
             answers = self._collect(method, references, limit)
-            dispatch.work_seconds = max(answer.seconds for answer in answers.values())
+            dispatch.rank_seconds = [answers[rank].seconds for rank in range(self.world_size)]
         return [answers[rank].value for rank in range(self.world_size)]
 
     def _check_alive(self, method: str) -> None:
@@ -219,7 +226,8 @@ class RayGroup:
         except ray.exceptions.RayTaskError as error:  # of the host itself
             return Failure(str(error.cause), str(error), in_collective=False, error=None)
         except ray.exceptions.RayError as error:
-            return Death(death_reason(str(error)), self._last_words(rank))
+            place = self._places[rank]
+            return Death(death_reason(str(error)), "" if place is None else self._session.last_words(place.pid))
         return answer.failure if isinstance(answer, Answer) and answer.failure is not None else answer
 
     def _fail(
@@ -250,15 +258,6 @@ class RayGroup:
             if stacks:
                 found[rank] = Diagnosis(stacks, {})
         return found
-
-    def _last_words(self, rank: int) -> str:
-        """The end of what the rank wrote to its standard error; empty where that is on another machine."""
-        place, folder = self._places[rank], self._session.log_folder()
-        if place is None or folder is None:
-            return ""
-        return "".join(
-            last_words(file.read_text(errors="replace")) for file in folder.glob(f"worker-*-{place.pid}.err")
-        )
 
 
 def _dead(failures: Mapping[int, Failure | Death], rank: int) -> bool:

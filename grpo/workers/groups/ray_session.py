@@ -25,6 +25,8 @@ _PASSED_ON = (
 )  # fmt: skip
 # Of these, what also holds on another machine: an existing cluster has its own paths and users.
 _SENT = ("GRPO_", "HF_HOME", "HF_HUB_OFFLINE", "NCCL_", "OMP_", "TORCH", "VLLM_")
+_TAIL_LINES = 40
+_RAY_LINES = (":job_id:", ":actor_name:", "Extension modules:")
 _LONGEST_FOLDER = 40  # characters: Ray's sockets lie 60 below it, and the path of a socket has at most 107
 
 
@@ -106,6 +108,12 @@ class RaySession:
         node = ray._private.worker._global_node  # noqa: SLF001
         return None if node is None else Path(node.get_logs_dir_path())
 
+    def last_words(self, pid: int) -> str:
+        """The end of what a worker wrote to its standard error; empty where that is on another machine."""
+        folder = self.log_folder()
+        files = [] if folder is None else folder.glob(f"worker-*-{pid}.err")
+        return "".join(last_lines(file.read_text(errors="replace")) for file in files)
+
     def close(self) -> None:
         """Leave the cluster, or end a Ray of its own with all its processes; more than once does no harm."""
         import ray
@@ -122,6 +130,12 @@ class RaySession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def last_lines(printed: str) -> str:
+    """The last lines that a worker printed, without those that Ray adds."""
+    lines = [line for line in printed.splitlines() if not line.startswith(_RAY_LINES)]
+    return "\n".join(lines[-_TAIL_LINES:])
 
 
 def _start(folder: Path, cpus: int, gpus: int) -> None:

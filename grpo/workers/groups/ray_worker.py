@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo.errors import GrpoError, WorkerError
+from grpo.workers.groups.failures import death_reason
 from grpo.workers.groups.ray_session import RaySession
 from grpo.workers.groups.reservation import Reservation
+from grpo.workers.groups.watchdog import watched
+
+_DUMP_SECONDS = 5.0  # that an actor has after its deadline to write its stacks and exit
 
 
 class RayWorker:
     """An object that lives in a Ray actor.
 
-    A call that misses its deadline kills the actor: what it was doing is unknown, so nothing more may be asked of it.
+    A call that misses its deadline ends the actor, whose stacks are in the error: nothing more may be asked of it.
     """
 
     def __init__(
@@ -39,7 +45,9 @@ class RayWorker:
             WorkerError: Ray is not installed, or the actor does not start in time.
             GrpoError: as raised by `make` in the actor.
         """
-        self._own_session = RaySession(gpus=num_gpus) if reservation is None else None
+        self._session = RaySession(gpus=num_gpus) if reservation is None else reservation.session
+        self._owns_session = reservation is None
+        self._pid: int | None = None
         import ray
 
         self._timeout_s = timeout_s
@@ -50,7 +58,7 @@ class RayWorker:
         variables = {**sent, **(environment or {})}
         self._actor: Any = host.options(max_restarts=0, runtime_env={"env_vars": variables}, **options).remote()
         try:
-            self._get("start", self._actor.start.remote(make, arguments), timeout_s)
+            self._pid = self._get("start", self._actor.start.remote(timeout_s, make, arguments), timeout_s)
         except BaseException:
             self.kill()
             raise
@@ -75,7 +83,8 @@ class RayWorker:
         """
         if self._actor is None:
             raise WorkerError(f"worker {self._name}: {method} was called after the worker had ended")
-        return self._get(method, self._actor.call.remote(method, *arguments), timeout_s or self._timeout_s)
+        limit = timeout_s or self._timeout_s
+        return self._get(method, self._actor.call.remote(limit, method, *arguments), limit)
 
     def kill(self) -> None:
         """End the actor and what was started for it; more than once does no harm."""
@@ -85,34 +94,42 @@ class RayWorker:
             return
         ray.kill(self._actor, no_restart=True)
         self._actor = None
-        if self._own_session is not None:
-            self._own_session.close()
+        if self._owns_session:
+            self._session.close()
 
     def _get(self, method: str, reference: Any, timeout_s: float) -> Any:
         import ray
 
+        ends = time.monotonic() + timeout_s
         try:
-            return ray.get(reference, timeout=timeout_s)
-        except ray.exceptions.GetTimeoutError as error:
-            self.kill()
-            raise WorkerError(
-                f"worker {self._name}: {method} did not return within {timeout_s:g} s and was killed; raise "
-                "cluster.worker_timeout_s if it was only slow"
-            ) from error
+            return ray.get(reference, timeout=timeout_s + _DUMP_SECONDS)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, GrpoError):
                 raise error.cause from error
             raise
-        except ray.exceptions.RayActorError as error:
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError) as error:
+            in_time = time.monotonic() < ends
+            told = "" if self._pid is None else self._session.last_words(self._pid)
             self.kill()
-            raise WorkerError(f"worker {self._name} died during {method}: {error}") from error
+            if in_time:
+                text = f"worker {self._name} died during {method}: {death_reason(str(error))}"
+            else:
+                text = (
+                    f"worker {self._name}: {method} did not return within {timeout_s:g} s and was killed; raise "
+                    "cluster.worker_timeout_s if it was only slow"
+                )
+            raise WorkerError(f"{text}\n{told}" if told else text) from error
 
 
 class _Host:
     """The actor: holds the object and passes calls on."""
 
-    def start(self, make: Callable[..., object], arguments: tuple[object, ...]) -> None:
-        self._object = make(*arguments)
+    def start(self, limit_s: float, make: Callable[..., object], arguments: tuple[object, ...]) -> int:
+        """Make the object; the process's number. See `watched` for what happens after `limit_s`."""
+        with watched(limit_s):
+            self._object = make(*arguments)
+        return os.getpid()
 
-    def call(self, method: str, *arguments: object) -> object:
-        return getattr(self._object, method)(*arguments)
+    def call(self, limit_s: float, method: str, *arguments: object) -> object:
+        with watched(limit_s):
+            return getattr(self._object, method)(*arguments)

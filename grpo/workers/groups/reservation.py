@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from grpo.config import layout
 from grpo.config.schema import Config
@@ -17,6 +17,7 @@ _POLL_SECONDS = 0.2
 _BUSY_SECONDS = 10.0  # what an ended group had held comes back within a second or two
 _COLOCATED_SHARE = 0.5  # the engine has the other half of rank 0's
 _NODE_LABEL = "ray.io/node-id"
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,22 @@ class Reservation:
         cpus_per_worker: float = 1,
         ranks_per_node: int | None = None,
         share: float = 1.0,
+        nodes: int = 1,
+        join_deadline_s: float = 0.0,
         deadline_s: float = 60.0,
     ) -> None:
         """Reserve.
+
+        Args:
+            session: the cluster.
+            world_size: ranks.
+            gpus_per_worker: of each rank.
+            cpus_per_worker: of each rank.
+            ranks_per_node: exactly so many on each node; None: as few nodes as will do.
+            share: of a rank's resources, for each actor that runs there.
+            nodes: that the cluster is to have in the end.
+            join_deadline_s: seconds that they may take to come up; a cluster that has them all is not waited for.
+            deadline_s: seconds that Ray may take.
 
         Raises:
             WorkerError: the cluster is too small, at once; or others hold what is needed, after ten seconds or
@@ -85,7 +99,9 @@ class Reservation:
         self.world_size = world_size
         self._share = share
         self._need = {"CPU": float(cpus_per_worker)} | ({"GPU": float(gpus_per_worker)} if gpus_per_worker else {})
-        chosen = self._choose(ranks_per_node, min(deadline_s, _BUSY_SECONDS))
+        joined = _poll(lambda: len(session.nodes()) >= nodes or None, join_deadline_s)
+        missing = "" if joined else f" ({nodes} nodes were waited for, {join_deadline_s:g} s)"
+        chosen = self._choose(ranks_per_node, min(deadline_s, _BUSY_SECONDS), missing)
         self.slots = _slots(chosen)
         self._group: Any = self._reserve(deadline_s)
 
@@ -116,11 +132,11 @@ class Reservation:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _choose(self, ranks_per_node: int | None, deadline_s: float) -> list[Node]:
+    def _choose(self, ranks_per_node: int | None, deadline_s: float, missing: str) -> list[Node]:
         nodes = self.session.nodes()
         wanted = _wanted(self.world_size, self._need, ranks_per_node)
         if assign(nodes, self.world_size, self._need, ranks_per_node, free=False) is None:
-            raise WorkerError(f"the Ray cluster is too small: wanted {wanted}; present: {_present(nodes)}")
+            raise WorkerError(f"the Ray cluster is too small: wanted {wanted}; present: {_present(nodes)}{missing}")
 
         def free() -> list[Node] | None:
             return assign(self.session.nodes(), self.world_size, self._need, ranks_per_node, free=True)
@@ -161,7 +177,8 @@ def _slots(chosen: Sequence[Node]) -> list[Slot]:
     return slots
 
 
-def _poll(ask: Callable[[], list[Node] | None], deadline_s: float) -> list[Node] | None:
+def _poll(ask: Callable[[], _Answer | None], deadline_s: float) -> _Answer | None:
+    """What `ask` answers, at the latest after `deadline_s`."""
     ends = time.monotonic() + deadline_s
     while (answer := ask()) is None and time.monotonic() < ends:
         time.sleep(_POLL_SECONDS)
@@ -192,7 +209,7 @@ def reserved_for(config: Config) -> Iterator[Reservation | None]:
         WorkerError: Ray is not installed, no cluster answers, or it does not have what is needed.
     """
     cluster = config.cluster
-    if cluster.launcher == "in_process":
+    if cluster.launcher != "ray":
         yield None
         return
     ranks, gpus = layout(config).training_gpus, cluster.gpus_per_node
@@ -200,7 +217,7 @@ def reserved_for(config: Config) -> Iterator[Reservation | None]:
         RaySession(address=cluster.ray_address, cpus=ranks, gpus=gpus) as session,
         Reservation(
             session, ranks, gpus_per_worker=min(1, gpus), ranks_per_node=gpus or None, share=_COLOCATED_SHARE,
-            deadline_s=cluster.worker_timeout_s,
+            nodes=cluster.num_nodes, join_deadline_s=cluster.join_timeout_s, deadline_s=cluster.worker_timeout_s,
         ) as reservation,
     ):  # fmt: skip
         yield reservation

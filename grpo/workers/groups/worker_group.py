@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Protocol
@@ -15,6 +16,11 @@ class WorkerGroup(Protocol):
 
     @property
     def world_size(self) -> int: ...
+
+    @property
+    def hosts(self) -> list[str]:
+        """The name of each rank's machine."""
+        ...
 
     @property
     def dispatches(self) -> Dispatches:
@@ -52,6 +58,11 @@ class InProcessGroup:
         return 1
 
     @property
+    def hosts(self) -> list[str]:
+        """As `WorkerGroup.hosts`."""
+        return [platform.node()]
+
+    @property
     def dispatches(self) -> Dispatches:
         return self._dispatches
 
@@ -72,12 +83,12 @@ class InProcessGroup:
         assert rank == 0, rank
         if self._worker is None:
             raise WorkerError(f"{method} was called after the worker had ended")
-        with self._dispatches.count() as dispatch:
+        with self._dispatches.count(method) as dispatch:
             started = perf_counter()
             try:
                 return getattr(self._worker, method)(*arguments)
             finally:
-                dispatch.work_seconds = perf_counter() - started
+                dispatch.rank_seconds = [perf_counter() - started]
 
     def shutdown(self) -> None:
         """As `WorkerGroup.shutdown`."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from grpo.algorithm.metrics import MetricSums
-from grpo.algorithm.objective import Denominators, TokenValues, objective
+from grpo.algorithm.objective import Denominators, objective
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch, Planning, plan_micro_batches
 from grpo.batching.sharding import sequence_work, split_by_work
@@ -34,9 +34,12 @@ from grpo.workers.megatron.parallel import join
 from grpo.workers.megatron.passes import predictor_states, run
 from grpo.workers.megatron.state import load_masters, load_state, state
 from grpo.workers.megatron.transfer import StageWeights
+from grpo.workers.policy.context_parallel import refuse_context_parallel
 from grpo.workers.policy.forward import needed_lengths
 from grpo.workers.policy.options import learning_rate_at, needs_reference, objective_options, planning
+from grpo.workers.policy.padding_tally import PaddingTally
 from grpo.workers.policy.token_logprobs import TokenLogprobs, token_logprobs
+from grpo.workers.policy.values import token_values
 from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
 from grpo.workers.protocol import UpdateResult
 
@@ -63,11 +66,7 @@ class MegatronPolicy:
         check_version()
         assert (reference is not None) == needs_reference(config), "a reference policy is there for a KL term only"
         policy, megatron = config.policy, config.policy.megatron_cfg
-        if megatron.context_parallel_size > 1:
-            raise ConfigError(
-                f"policy.megatron_cfg.context_parallel_size={megatron.context_parallel_size}: context parallelism is "
-                "not supported; set 1"
-            )
+        refuse_context_parallel(policy)
         sizes = ParallelSizes(
             megatron.tensor_model_parallel_size, megatron.pipeline_model_parallel_size, megatron.sequence_parallel
         )
@@ -79,6 +78,7 @@ class MegatronPolicy:
         self._options = objective_options(config)
         self._train_planning = planning(policy, training=True)
         self._logprob_planning = planning(policy, training=False)
+        self._padding = PaddingTally()
         self._engine = transformer_engine_usable(self._device)
         with self._on_device():
             self._place = join(sizes, self._device, seed=config.grpo.seed)
@@ -152,7 +152,7 @@ class MegatronPolicy:
             current = self._token_logprobs(self._trained.model, micro, hidden, with_entropy=with_entropy)
             if not micro.rows:
                 return current.logprobs.sum()  # 0 of no token, with a gradient of 0 for every weight
-            result = objective(_values(batch, micro, current, self._device), self._options, denominators)
+            result = objective(token_values(batch, micro.rows, micro, current), self._options, denominators)
             sums.append(result.metrics)
             return result.loss
 
@@ -168,6 +168,10 @@ class MegatronPolicy:
         self.weight_version += 1
         extra = {"grad_norm": norm, "learning_rate": learning_rate, "padding_efficiency": efficiency}
         return UpdateResult({**totals.finalise(denominators), **extra}, trained_tokens)
+
+    def step_metrics(self) -> dict[str, float]:
+        """See `Policy.step_metrics`: the padding of log-prob passes."""
+        return self._padding.take()
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights as the forward pass sees them (compute dtype), under transformers names, tied ones once.
@@ -279,9 +283,14 @@ class MegatronPolicy:
             return hidden.new_zeros(())
 
         with self._on_device():
-            run(module, self._micros(batch, needed, self._logprob_planning), head, self._place, train=False)
-        dist.all_reduce(result)  # each token is of one rank
-        return result.cpu()
+            micros = self._micros(batch, needed, self._logprob_planning)
+            run(module, micros, head, self._place, train=False)
+        computed = sum(each.input_ids.numel() for each in micros) if self._place.speaks else 0
+        shared = torch.cat([result, result.new_tensor([computed])])
+        dist.all_reduce(shared)  # each token is of one rank
+        real_tokens = int(needed.sum())
+        self._padding.add(real_tokens, real_tokens / float(shared[-1]))
+        return shared[:-1].cpu()
 
     def _of_all_ranks(
         self, sums: Sequence[MetricSums], micros: Sequence[MegatronInputs], real_tokens: int
@@ -314,25 +323,6 @@ def _random(folder: Any, config: Config) -> Source:
 
 def _first(source: Source) -> list[str]:
     return [next(iter(source))]
-
-
-def _values(batch: Batch, micro: MegatronInputs, current: TokenLogprobs, device: torch.device) -> TokenValues:
-    assert batch.advantages is not None
-
-    def at(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[micro.trained].to(device)
-
-    return TokenValues(
-        logprobs=current.logprobs,
-        mask=torch.ones_like(micro.targets, dtype=torch.bool),
-        sequence_ids=micro.sequence_ids.to(device),
-        num_sequences=len(micro.rows),
-        advantages=batch.advantages[torch.as_tensor(micro.rows)].to(device),
-        generation_logprobs=batch.generation_logprobs[micro.trained].to(device),
-        old_logprobs=at(batch.old_logprobs),
-        reference_logprobs=at(batch.reference_logprobs),
-        entropy=current.entropy,
-    )
 
 
 def _merged(sums: Sequence[MetricSums]) -> MetricSums:

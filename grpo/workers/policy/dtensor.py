@@ -29,6 +29,7 @@ from grpo.workers.policy.forward import model_inputs, needed_lengths
 from grpo.workers.policy.local import LocalExecution
 from grpo.workers.policy.logprob_model import LogprobModel
 from grpo.workers.policy.options import learning_rate_at, needs_reference, objective_options, planning
+from grpo.workers.policy.padding_tally import PaddingTally
 from grpo.workers.policy.parallel import ParallelContext, check_parallel
 from grpo.workers.policy.plan import plan_batch
 from grpo.workers.policy.sharded import ShardedExecution
@@ -73,8 +74,10 @@ class DTensorPolicy:
         self._options = objective_options(config)
         self._train_planning = planning(policy, training=True)
         self._logprob_planning = planning(policy, training=False)
+        self._padding = PaddingTally()
         self._execution: LocalExecution | ShardedExecution
         if parallel is None:
+            assert not policy.dtensor_cfg.cpu_offload, "sharded parameters alone can lie on the CPU"
             check_parallel(policy, 1, model.config)
             self._execution = LocalExecution(model, reference, policy, self._device)
         else:
@@ -158,6 +161,10 @@ class DTensorPolicy:
         extra = {"grad_norm": norm, "learning_rate": learning_rate, "padding_efficiency": plan.efficiency}
         return UpdateResult({**metrics, **extra}, trained_tokens)
 
+    def step_metrics(self) -> dict[str, float]:
+        """See `Policy.step_metrics`: the padding of log-prob passes."""
+        return self._padding.take()
+
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights as the forward pass sees them (compute dtype), under Hugging Face names, tied ones once.
 
@@ -197,7 +204,7 @@ class DTensorPolicy:
         assert (batch.old_logprobs is None) == on_policy, "old log-probs are given exactly without the on-policy ratio"
         inputs = model_inputs(batch, micro, needed, self._device)
         current = self._compute(inputs, with_entropy=self._options.entropy_coef != 0)
-        result = objective(token_values(batch, micro, inputs, current), self._options, denominators)
+        result = objective(token_values(batch, micro.rows, inputs, current), self._options, denominators)
         result.loss.backward()  # type: ignore[no-untyped-call]
         return result.metrics
 
@@ -205,6 +212,7 @@ class DTensorPolicy:
     def _batch_logprobs(self, model: LogprobModel, batch: Batch) -> Tensor:
         needed = needed_lengths(batch)
         plan = plan_batch(needed.tolist(), self._logprob_planning, self._execution.ranks)
+        self._padding.add(int(needed.sum()), plan.efficiency)
         result = torch.zeros(batch.tokens.numel(), dtype=torch.float32)
         parts = []
         for micro in plan.micro_batches:

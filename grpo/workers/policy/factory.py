@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+import torch.distributed as dist
 
 from grpo.config import layout
 from grpo.config.schema import Config
 from grpo.errors import ConfigError
 from grpo.workers.groups.ray_group import RayGroup
-from grpo.workers.groups.rendezvous import join_process_group
+from grpo.workers.groups.rendezvous import join_process_group, leave_process_group
 from grpo.workers.groups.reservation import Reservation
 from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.group import PolicyGroup
@@ -28,10 +29,12 @@ def started_policy(config: Config, reservation: Reservation | None) -> Iterator[
         ConfigError, ModelError: as the policy raises them in this process.
         WorkerError: a worker raised, died or did not start within `cluster.worker_timeout_s`.
     """
-    if reservation is None:
-        yield make_policy(config)
-        return
     with ExitStack() as stack:
+        if reservation is None:
+            if _offloads(config) and not dist.is_initialized():  # an engine may have made this process one rank
+                stack.callback(leave_process_group)
+            yield _policy_of_rank(config)
+            return
         group = RayGroup(
             make_rank, [config], reservation=reservation, deadline_s=config.cluster.worker_timeout_s,
             environment={"OMP_NUM_THREADS": str(config.cluster.cpu_threads or 1)},
@@ -42,17 +45,34 @@ def started_policy(config: Config, reservation: Reservation | None) -> Iterator[
 
 def make_rank(config: Config) -> RankPolicy:
     """One rank of the policy, in the process where it is to be; all ranks at the same time."""
-    on_gpu = config.cluster.gpus_per_node > 0
     if config.cluster.cpu_threads is not None:
         torch.set_num_threads(config.cluster.cpu_threads)
-    if layout(config).training_gpus > 1:
+    if config.cluster.gpus_per_node > 0 and torch.cuda.is_available():
+        torch.cuda.set_device(0)  # the only one here; a mesh would otherwise choose that of this rank's number
+        torch.zeros((), device="cuda")  # and does so unless CUDA is in use
+    return RankPolicy(_policy_of_rank, config)
+
+
+def _policy_of_rank(config: Config) -> Policy:
+    """The policy, among the ranks that the environment names."""
+    on_gpu = config.cluster.gpus_per_node > 0
+    if (layout(config).training_gpus > 1 or _offloads(config)) and not dist.is_initialized():
         join_process_group("nccl" if on_gpu else "gloo", timeout_s=config.cluster.worker_timeout_s)
-    parallel = ParallelContext.create(config.policy, "cuda" if on_gpu else "cpu")
-    return RankPolicy(make_policy, config, parallel)
+    if config.policy.megatron_cfg.enabled:
+        return make_policy(config)
+    return make_policy(config, ParallelContext.create(config.policy, "cuda" if on_gpu else "cpu"))
+
+
+def _offloads(config: Config) -> bool:
+    """Whether parameters lie on the CPU, which sharded ones alone can, be it over one rank."""
+    return config.policy.dtensor_cfg.enabled and config.policy.dtensor_cfg.cpu_offload
 
 
 def make_policy(config: Config, parallel: ParallelContext | None = None) -> Policy:
-    """Load the model on the enabled backend, in this process; `parallel` is this rank's place in a layout of several.
+    """Load the model on the enabled backend, in this process.
+
+    `parallel` is this rank's place in a layout of the PyTorch backend; Megatron-Core's makes its own from the
+    configuration, over the default process group.
 
     Raises:
         ConfigError: the backend is not installed, or there is no GPU where one is asked for.

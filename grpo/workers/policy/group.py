@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,20 @@ from grpo.errors import WorkerError
 from grpo.workers.groups.packed import BUCKET_BYTES, PackedTensor, buckets
 from grpo.workers.groups.worker_group import WorkerGroup
 from grpo.workers.protocol import UpdateResult
+
+# What a rank's work on a call counts as.
+_PHASES = {
+    "logprobs": "timing/logprobs", "reference_logprobs": "timing/logprobs", "train": "timing/policy_training",
+    "open_weights": "timing/refit", "next_tensors": "timing/refit",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RankSeconds:
+    """Of each rank, in rank order: its machine, and by phase the seconds that it worked, its waits for others too."""
+
+    hosts: list[str]
+    phases: dict[str, list[float]]
 
 
 class PolicyGroup:
@@ -25,7 +40,7 @@ class PolicyGroup:
         """Tensors travel `bucket_bytes` at a time, or one if it is larger."""
         self._group = group
         self._bucket_bytes = bucket_bytes
-        self._memory: dict[str, float] = {}
+        self._measured: dict[str, float] = {}
         self.weight_version = self._agreed(group.call_all("weight_version"))
 
     def logprobs(self, batch: Batch) -> Tensor:
@@ -45,9 +60,9 @@ class PolicyGroup:
             WorkerError: the ranks do not agree on the version of the weights after it.
         """
         answers = self._group.call_all("train", batch)
-        results, versions, memories = zip(*answers, strict=True)
+        results, versions, measured = zip(*answers, strict=True)
         self.weight_version = self._agreed(versions)
-        self._memory = _largest(memories)
+        self._measured |= _largest(measured)
         result: UpdateResult = results[0]
         return result
 
@@ -75,9 +90,24 @@ class PolicyGroup:
         self.weight_version = self._agreed(self._group.call_all("load_state", values))
 
     def step_metrics(self) -> dict[str, float]:
-        """What a step's calls cost, since it was asked last, and the memory of the largest rank at the last update."""
+        """Since it was asked last: what calls cost, and what ranks measured up to the last update, the largest each."""
         cost = self._group.dispatches.take()
-        return {**{f"performance/{name}": value for name, value in cost.items()}, **self._memory}
+        measured, self._measured = self._measured, {}
+        return {**{f"performance/{name}": value for name, value in cost.items()}, **measured}
+
+    def describe(self) -> tuple[list[str], list[dict[str, Any]]]:
+        """The name of each rank's GPU, or "cpu"; and the machines, each once, as `describe_node` gives them."""
+        names, nodes = zip(*self._group.call_all("describe"), strict=True)
+        return list(names), list({node["host"]: node for node in nodes}.values())
+
+    def rank_seconds(self) -> RankSeconds:
+        """How long each rank worked in each phase, since it was asked last."""
+        phases: dict[str, list[float]] = {}
+        for method, seconds in self._group.dispatches.take_ranks().items():
+            if method in _PHASES and len(seconds) == self._group.world_size:
+                before = phases.get(_PHASES[method], [0.0] * len(seconds))
+                phases[_PHASES[method]] = [sum(each) for each in zip(before, seconds, strict=True)]
+        return RankSeconds(self._group.hosts, phases)
 
     def shutdown(self) -> None:
         """End the ranks; more than once does no harm."""
@@ -99,7 +129,7 @@ def _unpacked(bucket: Sequence[PackedTensor]) -> Iterator[tuple[str, Tensor]]:
     return (tensor.unpack() for tensor in bucket)
 
 
-def _largest(memories: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _largest(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Of each figure; resident memory under a name of its own, since the run's process has one too."""
-    names = {name: "memory/policy_rss_gib" if name == "memory/rss_gib" else name for name in memories[0]}
-    return {shown: max(memory[name] for memory in memories) for name, shown in names.items()}
+    names = {name: "memory/policy_rss_gib" if name == "memory/rss_gib" else name for name in measured[0]}
+    return {shown: max(each[name] for each in measured) for name, shown in names.items()}

@@ -47,8 +47,11 @@ def planning(policy: Policy, *, training: bool) -> Planning:
     rows = policy.train_micro_batch_size if training else policy.logprob_batch_size
     default = policy.max_total_sequence_length * rows
     divisor = policy.make_sequence_length_divisible_by or 1
-    if policy.dtensor_cfg.sequence_parallel:
-        divisor = lcm(divisor, policy.dtensor_cfg.tensor_parallel_size)
+    dtensor, megatron = policy.dtensor_cfg, policy.megatron_cfg
+    if dtensor.enabled and dtensor.sequence_parallel:
+        divisor = lcm(divisor, dtensor.tensor_parallel_size)
+    if megatron.enabled and megatron.sequence_parallel:
+        divisor = lcm(divisor, megatron.tensor_model_parallel_size)
     if policy.sequence_packing.enabled:
         packing = policy.sequence_packing
         tokens = packing.train_mb_tokens if training else packing.logprob_mb_tokens

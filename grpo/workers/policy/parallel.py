@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from grpo.config.schema import Policy
 from grpo.errors import ConfigError
 from grpo.models.parallel_plans import check_tensor_parallel
+from grpo.workers.policy.context_parallel import refuse_context_parallel
 
 _SECTION = "policy.dtensor_cfg"
 
@@ -21,10 +23,13 @@ class ParallelContext:
 
     mesh: DeviceMesh
     sequence_parallel: bool
+    cpu_offload: bool = False
 
     @classmethod
     def create(cls, policy: Policy, device_type: str) -> ParallelContext | None:
-        """The mesh over the initialised default process group; None where there is none, or it has one rank.
+        """The mesh over the initialised default process group; None where there is none.
+
+        One rank needs none, unless its parameters are to lie on the CPU.
 
         `device_type` is "cpu" (gloo) or "cuda" (nccl, each process on its own `torch.cuda.set_device`). All ranks must
         call it at once: it makes process groups. Their time-out is that of the default group.
@@ -34,11 +39,16 @@ class ParallelContext:
         """
         world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         check_parallel(policy, world)
-        if world == 1:
+        if not dist.is_available() or not dist.is_initialized() or (world == 1 and not policy.dtensor_cfg.cpu_offload):
             return None
         tensor = policy.dtensor_cfg.tensor_parallel_size
         mesh = init_device_mesh(device_type, (world // tensor, tensor), mesh_dim_names=("dp", "tp"))
-        return cls(mesh, policy.dtensor_cfg.sequence_parallel)
+        return cls(mesh, policy.dtensor_cfg.sequence_parallel, policy.dtensor_cfg.cpu_offload)
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes and exchanges."""
+        return torch.device(self.mesh.device_type)
 
     @property
     def dp_size(self) -> int:
@@ -72,15 +82,7 @@ class ParallelContext:
 def check_parallel(policy: Policy, world: int, model_config: Any | None = None) -> None:
     """Raise ConfigError if `world` ranks cannot train this policy, or not this model (a transformers config)."""
     settings = policy.dtensor_cfg
-    if settings.context_parallel_size > 1:
-        raise ConfigError(
-            f"{_SECTION}.context_parallel_size={settings.context_parallel_size}: this backend has no context parallel: "
-            "torch's ring attention is experimental, knows no packed sequences and is not exact for rows of several "
-            f"lengths; 1, and for long sequences {_SECTION}.tensor_parallel_size with sequence_parallel=true and "
-            "activation_checkpointing=true"
-        )
-    if settings.cpu_offload:
-        raise ConfigError(f"{_SECTION}.cpu_offload=true: parameters stay on the device in this version; set false")
+    refuse_context_parallel(policy)
     tensor = settings.tensor_parallel_size
     if world % tensor:
         raise ConfigError(f"{_SECTION}.tensor_parallel_size={tensor} does not divide the {world} ranks that train")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from grpo.batching.batch import Batch
+from grpo.telemetry.environment import describe_node
 from grpo.telemetry.memory import memory_metrics
 from grpo.workers.groups.packed import PackedTensor, buckets
 from grpo.workers.protocol import Policy, UpdateResult
@@ -26,6 +28,10 @@ class RankPolicy:
     def weight_version(self) -> int:
         return self._policy.weight_version
 
+    def describe(self) -> tuple[str, dict[str, Any]]:
+        """The name of this rank's own GPU, or "cpu", and its machine as `describe_node` gives it."""
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", describe_node()
+
     def logprobs(self, batch: Batch) -> Tensor | None:
         return self._of_first(self._policy.logprobs(batch))
 
@@ -33,9 +39,9 @@ class RankPolicy:
         return self._of_first(self._policy.reference_logprobs(batch))
 
     def train(self, batch: Batch) -> tuple[UpdateResult, int, dict[str, float]]:
-        """The result, the version of the weights after it, and the memory of this process."""
+        """The result, the version of the weights after it, and what this process measured since the last update."""
         result = self._policy.train(batch)
-        return result, self._policy.weight_version, memory_metrics()
+        return result, self._policy.weight_version, {**memory_metrics(), **self._policy.step_metrics()}
 
     def open_weights(self, bucket_bytes: int) -> list[PackedTensor] | None:
         """The first bucket of the weights; see `next_tensors`."""

@@ -2,6 +2,9 @@
 
 The forward pass computes in the policy's precision from float32 masters. Gradients are summed over data parallel ranks
 in float32 and never divided: the loss has the denominators of the whole batch in it already.
+
+With `policy.dtensor_cfg.cpu_offload` parameters, gradients and optimizer state lie on the CPU, where the optimizer
+runs; a layer's parameters are copied to the device while it computes.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from transformers import PreTrainedModel
 
@@ -59,7 +62,7 @@ class ShardedExecution:
     def fill(self, model: LogprobModel, weights: Iterable[tuple[str, Reader]]) -> None:
         """Give a model without values those of `weights`, of which this rank reads its part alone."""
         inner = model.model
-        model.to_empty(device=self._device)
+        model.to_empty(device="cpu" if self._parallel.cpu_offload else self._device)
         if inner.config.tie_word_embeddings:
             inner.get_output_embeddings().weight = inner.get_input_embeddings().weight  # type: ignore[no-untyped-call]
         restore_buffers(inner, self._device)
@@ -112,10 +115,13 @@ class ShardedExecution:
         root = LogprobModel.of(model, policy)
         compute = None if self._dtype == torch.float32 else self._dtype
         precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
-        mesh, several = parallel.mesh["dp"], parallel.dp_size > 1
+        mesh, freed = parallel.mesh["dp"], parallel.dp_size > 1 or parallel.cpu_offload
+        kept: OffloadPolicy = OffloadPolicy()
+        if parallel.cpu_offload:
+            kept = CPUOffloadPolicy(pin_memory=self._device.type == "cuda")
         for layer in cast("nn.ModuleList", model.get_decoder().layers):  # type: ignore[no-untyped-call]
-            fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=several)
-        fully_shard(root, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+            fully_shard(layer, mesh=mesh, mp_policy=precision, offload_policy=kept, reshard_after_forward=freed)
+        fully_shard(root, mesh=mesh, mp_policy=precision, offload_policy=kept, reshard_after_forward=False)
         for module in root.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
@@ -158,9 +164,9 @@ class ShardedAdamW(NamedAdamW):
     def _norm(self, gradients: Sequence[DTensor]) -> float:
         first = self._parallel.tp_rank == 0
         own = [each.to_local() for each in gradients if first or _tensor_parallel_dim(each) is not None]
-        total = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
+        total = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
         if own:
-            total = torch.nn.utils.get_total_norm(own).double().square()
+            total = torch.nn.utils.get_total_norm(own).to(total).square()
         dist.all_reduce(total, group=self._parallel.world_group)
         return float(total.sqrt())
 
@@ -200,7 +206,7 @@ def gather(tensor: Tensor, parallel: ParallelContext, dtype: torch.dtype) -> Ten
     DTensor's own way plans this anew for each tensor, and warns that it takes two messages.
     """
     assert isinstance(tensor, DTensor)
-    local, shape = tensor.to_local().to(dtype), list(tensor.shape)
+    local, shape = tensor.to_local().to(parallel.device, dtype), list(tensor.shape)
     cut = _tensor_parallel_dim(tensor)
     if cut is not None:
         first, stop = shard_range(shape[cut], parallel.tp_rank, parallel.tp_size)

@@ -2,41 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from grpo.algorithm.objective import TokenValues
 from grpo.batching.batch import Batch
-from grpo.batching.micro_batches import MicroBatch
-from grpo.workers.policy.forward import ModelInputs
 from grpo.workers.policy.token_logprobs import TokenLogprobs
 
 
-def token_values(batch: Batch, micro: MicroBatch, inputs: ModelInputs, current: TokenLogprobs) -> TokenValues:
-    """The trained tokens of `micro` on the device of `current`; of a dummy its one token, which the mask leaves out."""
+class TrainedTokens(Protocol):
+    """Which tokens of the batch a micro-batch predicts."""
+
+    @property
+    def targets(self) -> Tensor:
+        """[N] int64: the tokens."""
+        ...
+
+    @property
+    def trained(self) -> Tensor:
+        """[N] int64 on the CPU: their positions in the batch; empty for a dummy."""
+        ...
+
+    @property
+    def sequence_ids(self) -> Tensor:
+        """[N] int64: which of the micro-batch's rows each belongs to."""
+        ...
+
+
+def token_values(batch: Batch, rows: Sequence[int], tokens: TrainedTokens, current: TokenLogprobs) -> TokenValues:
+    """The trained tokens of a micro-batch of these rows of `batch`, on the device of `current`.
+
+    A dummy has no rows: its one token is left out by the mask.
+    """
     assert batch.advantages is not None, "training needs advantages"
     logprobs, device = current.logprobs, current.logprobs.device
-    if not micro.rows:
-        return _of_dummy(batch, inputs, current)
+    if not rows:
+        return _of_dummy(batch, tokens, current)
     return TokenValues(
         logprobs=logprobs,
-        mask=torch.ones_like(inputs.targets, dtype=torch.bool),
-        sequence_ids=inputs.sequence_ids.to(device),
-        num_sequences=len(micro.rows),
-        advantages=batch.advantages[torch.as_tensor(micro.rows)].to(device),
-        generation_logprobs=batch.generation_logprobs[inputs.trained].to(device),
-        old_logprobs=_at(batch.old_logprobs, inputs.trained, device),
-        reference_logprobs=_at(batch.reference_logprobs, inputs.trained, device),
+        mask=torch.ones_like(tokens.targets, dtype=torch.bool),
+        sequence_ids=tokens.sequence_ids.to(device),
+        num_sequences=len(rows),
+        advantages=batch.advantages[torch.as_tensor(rows)].to(device),
+        generation_logprobs=batch.generation_logprobs[tokens.trained].to(device),
+        old_logprobs=_at(batch.old_logprobs, tokens.trained, device),
+        reference_logprobs=_at(batch.reference_logprobs, tokens.trained, device),
         entropy=current.entropy,
     )
 
 
-def _of_dummy(batch: Batch, inputs: ModelInputs, current: TokenLogprobs) -> TokenValues:
+def _of_dummy(batch: Batch, tokens: TrainedTokens, current: TokenLogprobs) -> TokenValues:
     zero = torch.zeros_like(current.logprobs)
     return TokenValues(
         logprobs=current.logprobs,
-        mask=torch.zeros_like(inputs.targets, dtype=torch.bool),
-        sequence_ids=torch.zeros_like(inputs.targets),
+        mask=torch.zeros_like(tokens.targets, dtype=torch.bool),
+        sequence_ids=torch.zeros_like(tokens.targets),
         num_sequences=1,
         advantages=zero,
         generation_logprobs=zero,

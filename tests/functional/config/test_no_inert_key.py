@@ -1,5 +1,6 @@
 """Every key of the schema is read by what a run is made of."""
 
+import contextlib
 import re
 import sys
 from dataclasses import replace
@@ -69,7 +70,7 @@ def read_before_a_run(recipe, *overrides):
     with record_reads(load_config(recipe, list(overrides)).config) as reads:
         layout(reads.config)
         plan_fetch(reads.config)
-        with pytest.raises(ConfigError):
+        with contextlib.suppress(ConfigError):
             check_runnable(reads.config)
     return reads
 

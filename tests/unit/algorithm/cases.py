@@ -1,11 +1,11 @@
 """Random micro-batches, and option sets in which every pair of values of two options occurs."""
 
 from dataclasses import replace
-from itertools import combinations
 
 import torch
 
 from grpo.algorithm.objective import Denominators, TokenValues
+from tests.support.pairwise import pairwise
 
 AXES = {
     "kind": ("clipped", "gspo", "cispo"),
@@ -31,32 +31,6 @@ FIXED = {
     "correction_max": 1.15,
 }
 PER_TOKEN = ("logprobs", "generation_logprobs", "old_logprobs", "reference_logprobs", "entropy")
-
-
-def pairwise(axes):
-    """A deterministic greedy covering: rows until every pair of values of two axes is in one of them."""
-    names = list(axes)
-    missing = {
-        ((a, x), (b, y)) for a, b in combinations(names, 2) for x in map(str, axes[a]) for y in map(str, axes[b])
-    }
-    rows = []
-    while missing:
-        (a, x), (b, y) = min(missing)
-        row = {a: x, b: y}
-        for name in names:
-            if name not in row:
-                row[name] = max(map(str, axes[name]), key=lambda value: _gain({**row, name: value}, names, missing))
-        missing -= set(_pairs(row, names))
-        rows.append({name: next(v for v in axes[name] if str(v) == row[name]) for name in names})
-    return rows
-
-
-def _pairs(row, names):
-    return [((a, row[a]), (b, row[b])) for a, b in combinations([n for n in names if n in row], 2)]
-
-
-def _gain(row, names, missing):
-    return sum(pair in missing for pair in _pairs(row, names))
 
 
 COVERING = [{**FIXED, **row} for row in pairwise(AXES)]

@@ -58,3 +58,18 @@ def test_micro_batch_tokens_follow_from_batch_sizes():
 
 def test_every_derivation_is_of_a_key_that_may_be_null():
     assert [key for key, _ in DERIVATIONS if not at(Config, key).nullable] == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "launcher"),
+    [
+        ("tiny", [], "in_process"),
+        ("grpo_math_1b", [], "in_process"),
+        ("tiny", ["cluster.cpu_ranks=2"], "ray"),
+        ("grpo_math_8b", [], "ray"),
+        ("tiny", ["cluster.ray_address=auto"], "ray"),
+        ("tiny", ["cluster.launcher=ray"], "ray"),
+    ],
+)
+def test_several_processes_and_clusters_are_rays(recipe, overrides, launcher):
+    assert resolved(recipe, *overrides).cluster.launcher == launcher

@@ -103,4 +103,12 @@ def test_offloaded_parameters_are_on_the_host(planned):
     plan = planned("grpo_math_8b", "policy.dtensor_cfg.cpu_offload=true")
     training = phase(plan, "policy_training")
     assert training["parameters"] == training["gradients"] == training["optimizer"] == 0
+    assert "reference" not in training
     assert training["gathered"] > 0
+
+
+def test_offloaded_parameters_of_one_gpu_come_layer_by_layer(planned):
+    overrides = ["policy.dtensor_cfg.cpu_offload=true", "cluster.gpus_per_node=1"]
+    one, eight = (phase(planned("grpo_math_8b", *each), "policy_training") for each in (overrides, overrides[:1]))
+    assert one["parameters"] == 0
+    assert one["gathered"] == eight["gathered"]

@@ -12,6 +12,7 @@ import yaml
 
 from grpo.errors import TelemetryError
 from grpo.telemetry import run_directory
+from grpo.telemetry.journal import read_journal
 from grpo.telemetry.reader import read_run
 from grpo.telemetry.run_directory import RunDirectory
 
@@ -34,9 +35,11 @@ def test_every_file_has_a_schema_version(tmp_path):
     with start(tmp_path / "run") as run:
         run.write_metrics(1, {"train/reward": 0.5})
         run.write_sample(1, prompt="p", completion="c")
+        run.write_ranks(1, ["a", "b"], {"timing/policy_training": [0.5, 0.25]})
         run.start_log()
     files = {path.name for path in run.path.rglob("*") if path.is_file()}
-    written = {"manifest.json", "environment.json", "nodes.json", "metrics.jsonl", "events.jsonl", "samples.jsonl"}
+    journals = {"metrics.jsonl", "events.jsonl", "samples.jsonl", "ranks.jsonl"}
+    written = {"manifest.json", "environment.json", "nodes.json", *journals}
     assert files == written | {"config.yaml", ".lock", "rank-0.log"}
     for name in written:
         text = (run.path / name).read_text()
@@ -44,6 +47,13 @@ def test_every_file_has_a_schema_version(tmp_path):
             assert json.loads(value)["schema_version"] == 1
     assert (run.path / "config.yaml").read_text() == "# schema_version: 1\ngrpo:\n  seed: 1\n"
     assert stat.S_IMODE(run.path.stat().st_mode) == 0o755
+
+
+def test_the_seconds_of_ranks_are_a_line_a_step(tmp_path):
+    with start(tmp_path / "run") as run:
+        run.write_ranks(3, ["a", "b"], {"timing/logprobs": [1.5, 2.5]})
+    (line,) = read_journal(run.path / "ranks.jsonl")
+    assert line == {"step": 3, "hosts": ["a", "b"], "timing/logprobs": [1.5, 2.5]}
 
 
 def test_what_is_written_is_read_back(tmp_path):

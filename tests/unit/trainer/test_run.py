@@ -2,6 +2,9 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from grpo.telemetry.reader import read_run
 from grpo.trainer import loop
 from tests.support.small_run import run_small
 
+ROOT = Path(__file__).parents[3]
 WALL_CLOCK = ("timing/", "performance/", "memory/")
 
 
@@ -162,10 +166,10 @@ def test_a_run_without_a_checkpoint_is_not_overwritten(tmp_path):
                 "policy.dtensor_cfg.enabled=false",
                 "cluster.gpus_per_node=2",
                 "cluster.cpu_threads=null",
-                "policy.megatron_cfg.tensor_model_parallel_size=2",
+                "policy.megatron_cfg.context_parallel_size=2",
             ],
             ConfigError,
-            "policy.megatron_cfg.tensor_model_parallel_size=2",
+            "policy.megatron_cfg.context_parallel_size=2",
         ),
     ],
 )
@@ -173,6 +177,27 @@ def test_bad_input_is_an_error_before_a_run_directory_exists(tmp_path, overrides
     with pytest.raises(error, match=message):
         run_small(tmp_path / "run", *overrides)
     assert not (tmp_path / "run").exists()
+
+
+HANGING_RUN = """
+import sys, threading
+from pathlib import Path
+from grpo.trainer import loop
+from tests.support.small_run import run_small
+
+def never_ends(*_):
+    threading.Event().wait()
+
+loop.training_batch = never_ends
+run_small(Path(sys.argv[1]), "cluster.step_timeout_s=1.5")
+"""
+
+
+def test_a_step_that_hangs_ends_the_run_with_its_stacks(tmp_path):
+    command = [sys.executable, "-c", HANGING_RUN, str(tmp_path / "run")]
+    ended = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+    assert ended.returncode == 1
+    assert " in never_ends" in ended.stderr
 
 
 def test_a_failure_in_mid_run_is_on_record_and_keeps_its_traceback(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ import torch
 
 from grpo.rollout.source import Rollout
 from grpo.trainer.step_metrics import (
-    performance_metrics,
     reward_metrics,
     rollout_metrics,
     update_metrics,
@@ -66,9 +65,3 @@ def test_updates_of_a_step_are_combined_by_what_each_figure_is():
         "train/trained_tokens": 40.0, "train/trained_sequences": 4.0, "train/loss": 2.0, "train/grad_norm": 3.0,
         "train/probs_ratio": 1.25, "train/probs_ratio_max": 3.0, "train/probs_ratio_min": 0.2,
     }  # fmt: skip
-
-
-def test_throughput_counts_prompt_and_generated_tokens_a_second_and_device():
-    metrics = performance_metrics(rollout([trajectory(0, 1.0)]), seconds=2.0, devices=4)
-    assert metrics["performance/tokens_per_second_per_gpu"] == 15
-    assert metrics["performance/generated_tokens_per_second"] == 45

@@ -1,17 +1,19 @@
 """Workers in Ray actors: their places, calls, errors and ends."""
 
+import gc
 import os
 from collections.abc import Iterator
 
 import psutil
 import pytest
+import torch
 
 from grpo.errors import GenerationError, WorkerError
 from grpo.workers.groups.failures import RankError
 from grpo.workers.groups.ray_group import RayGroup
 from grpo.workers.groups.reservation import Reservation
 from tests.functional.workers.groups.conftest import START, gone, ranks_of_this_process
-from tests.support.group_workers import Ranked
+from tests.support.group_workers import Ranked, references
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
 
@@ -140,6 +142,30 @@ def test_a_rank_that_hangs_elsewhere_is_named_at_the_deadline_with_its_stack(sta
 def test_the_stack_of_a_rank_that_holds_the_interpreter_is_told(start):
     error = fails(start(ranks=1), "hold_the_interpreter", deadline_s=2.0)
     assert " in hold_the_interpreter" in str(error)
+
+
+def test_a_rank_that_no_one_ends_leaves_its_stacks_and_ends_itself(start):
+    group = start(ranks=2)
+    call = group._actors[1].call.remote("hang_at", (1,), 0.5)
+    with pytest.raises(RankError) as caught:
+        group._collect("hang_at", {call: 1}, START)
+    assert (caught.value.rank, caught.value.exit_code) == (1, 1)
+    assert "died during hang_at" in str(caught.value)
+    assert " in _wait_elsewhere" in str(caught.value)
+    assert gone(ranks_of_this_process())
+
+
+def test_fifty_calls_hold_no_more_objects_than_five(start):
+    group = start(ranks=2)
+    held = []
+    for count in (5, 45):
+        for _ in range(count):
+            group.call_all("echo", torch.zeros(100_000))
+            group.call_each("echo", [(torch.zeros(100_000),)] * 2)
+            group.call_one(1, "echo", torch.zeros(100_000))
+        gc.collect()
+        held.append((references(), *group.call_all("references")))
+    assert held[1] == held[0]
 
 
 def test_what_a_rank_has_started_ends_with_it(start):

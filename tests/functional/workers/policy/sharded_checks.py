@@ -2,8 +2,6 @@
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import grpo.workers.policy.dtensor as worker_module
 from grpo.models.parallel_plans import shard_range
@@ -11,6 +9,7 @@ from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.parallel import ParallelContext
 from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
 from tests.support.policy import VOCABULARY, random_batch, tiny_config, tiny_model
+from tests.support.widest import Widest
 
 SMALL_STEPS = {"optimizer": {"kwargs": {"lr": 1e-6, "weight_decay": 0.0}}}
 CONTEXTS = {}
@@ -33,22 +32,6 @@ def run(check):
     """Cells are (name of a function here, its arguments)."""
     name, arguments = check
     return globals()[name](**arguments)
-
-
-class Widest(TorchDispatchMode):
-    """Shapes of every float32 or wider result that is as wide as the vocabulary or as a rank's part of it."""
-
-    def __init__(self, widths):
-        super().__init__()
-        self.widths, self.shapes = widths, set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for each in [] if func.is_view else tree_leaves(result):
-            wide = type(each) is torch.Tensor and each.dtype in {torch.float32, torch.float64}
-            if wide and each.ndim == 2 and each.shape[1] in self.widths:
-                self.shapes.add(tuple(each.shape))
-        return result
 
 
 def vocabulary_parallel(*, tokens, width, vocabulary, chunk_size, temperature, dtype, with_entropy):

@@ -12,16 +12,26 @@ def clock(monkeypatch):
 
 def test_calls_their_seconds_and_what_was_not_the_workers_work(clock):
     counted = Dispatches()
-    with counted.count() as dispatch:
-        dispatch.work_seconds = 2.5
-    with counted.count() as dispatch:
-        dispatch.work_seconds = 0.75
+    with counted.count("train") as dispatch:
+        dispatch.rank_seconds = [2.5, 1.0]
+    with counted.count("logprobs") as dispatch:
+        dispatch.rank_seconds = [0.75]
     assert counted.take() == {"dispatches": 2, "dispatch_seconds": 4.0, "dispatch_overhead_seconds": 0.75}
     assert counted.take() == {"dispatches": 0, "dispatch_seconds": 0.0, "dispatch_overhead_seconds": 0.0}
 
 
 def test_a_call_that_fails_counts(clock):
     counted = Dispatches()
-    with pytest.raises(ZeroDivisionError), counted.count():
+    with pytest.raises(ZeroDivisionError), counted.count("train"):
         raise ZeroDivisionError
     assert counted.take()["dispatches"] == 1
+    assert counted.take_ranks() == {}
+
+
+def test_the_seconds_of_each_rank_add_up_by_method():
+    counted = Dispatches()
+    for method, seconds in (("train", [1.0, 2.0]), ("logprobs", [0.5, 0.25]), ("train", [4.0, 8.0])):
+        with counted.count(method) as dispatch:
+            dispatch.rank_seconds = seconds
+    assert counted.take_ranks() == {"train": [5.0, 10.0], "logprobs": [0.5, 0.25]}
+    assert counted.take_ranks() == {}

@@ -3,7 +3,7 @@
 import pytest
 
 from grpo.errors import GenerationError, WorkerError
-from grpo.workers.groups.failures import Absence, Death, Situation, absences, death_reason, last_words
+from grpo.workers.groups.failures import Absence, Death, Situation, absences, death_reason
 from grpo.workers.groups.rank_host import Diagnosis, Failure, Where
 
 WORLD, PAIR, OTHER = ("0", (0, 1, 2, 3)), ("1", (0, 1)), ("1", (2, 3))
@@ -109,5 +109,3 @@ def test_ray_messages_are_cut_to_what_they_say():
         death_reason(told + " If the process was killed by the kernel OOM killer (verifiable by ...") == "End of file."
     )
     assert death_reason(" something else ") == "something else"
-    printed = ":job_id:01\n:actor_name:RankHost\n" + "\n".join(map(str, range(60))) + "\nExtension modules: a"
-    assert last_words(printed).split("\n") == [str(number) for number in range(20, 60)]

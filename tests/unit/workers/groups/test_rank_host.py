@@ -8,6 +8,7 @@ from grpo.workers.groups.rank_host import RankHost, worker_stacks
 from grpo.workers.groups.rendezvous import Membership
 from tests.support.group_workers import Ranked
 
+LIMIT = 100.0
 DUMP = f"""Thread 0x01 (most recent call first):
   File "/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
   File "/home/me/worker.py", line 36 in step
@@ -37,19 +38,19 @@ def host(monkeypatch):
     for name in membership.environment():
         monkeypatch.setenv(name, "put back afterwards")
     started = RankHost()
-    assert started.start(membership, Ranked, ()).failure is None
+    assert started.start(membership, Ranked, (), LIMIT).failure is None
     return started
 
 
 def test_the_worker_knows_its_rank_and_answers(host):
-    answer = host.call("add", (1, 2))
+    answer = host.call("add", (1, 2), LIMIT)
     assert answer.value == (2, 3)
     assert answer.failure is None
     assert 0 <= answer.seconds < 5
 
 
 def test_an_exception_comes_with_the_workers_own_frames_alone(host):
-    failure = host.call("stumble_at", (2,)).failure
+    failure = host.call("stumble_at", (2,), LIMIT).failure
     assert failure.summary == "ZeroDivisionError: divided by nothing"
     assert "_deeper_down" in failure.traceback
     assert "rank_host" not in failure.traceback
@@ -58,25 +59,25 @@ def test_an_exception_comes_with_the_workers_own_frames_alone(host):
 
 
 def test_an_exception_that_cannot_be_sent_is_told(host):
-    failure = host.call("raise_unpicklable", ()).failure
+    failure = host.call("raise_unpicklable", (), LIMIT).failure
     assert failure.error is None
     assert failure.summary.endswith("Local: cannot be sent")
 
 
 def test_errors_inside_torch_distributed_are_known_as_such(host):
-    failure = host.call("all_reduce", (1.0,)).failure  # there is no process group
+    failure = host.call("all_reduce", (1.0,), LIMIT).failure  # there is no process group
     assert failure.in_collective
     assert "all_reduce" in failure.traceback
 
 
 def test_an_unknown_method_is_a_failure(host):
-    assert "no_such_method" in host.call("no_such_method", ()).failure.summary
+    assert "no_such_method" in host.call("no_such_method", (), LIMIT).failure.summary
 
 
 def test_an_error_at_the_start_is_a_failure(monkeypatch):
     for name, text in Membership(1, 2, 0, 1, 2, "127.0.0.1", 1).environment().items():
         monkeypatch.setenv(name, text)
-    failure = RankHost().start(Membership(1, 2, 0, 1, 2, "127.0.0.1", 1), Ranked, (None, 1.0, 1)).failure
+    failure = RankHost().start(Membership(1, 2, 0, 1, 2, "127.0.0.1", 1), Ranked, (None, 1.0, 1), LIMIT).failure
     assert isinstance(failure.error, GenerationError)
 
 

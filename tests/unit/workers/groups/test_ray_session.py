@@ -6,7 +6,7 @@ import pytest
 
 from grpo.errors import WorkerError
 from grpo.workers.groups import ray_session
-from grpo.workers.groups.ray_session import RaySession
+from grpo.workers.groups.ray_session import RaySession, last_lines
 
 
 def test_without_ray_the_error_names_the_extras(monkeypatch):
@@ -25,6 +25,11 @@ def test_only_named_variables_are_passed_on(monkeypatch):
         assert os.environ["PATH"] == before["PATH"]
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
     assert dict(os.environ) == before
+
+
+def test_last_lines_are_the_workers_own():
+    printed = ":job_id:01\n:actor_name:RankHost\n" + "\n".join(map(str, range(60))) + "\nExtension modules: a"
+    assert last_lines(printed).split("\n") == [str(number) for number in range(20, 60)]
 
 
 def test_the_folder_of_a_session_is_short_enough_for_sockets(monkeypatch, tmp_path):

@@ -1,3 +1,5 @@
+import platform
+
 import pytest
 
 from grpo.errors import GenerationError, WorkerError
@@ -12,6 +14,7 @@ def group() -> WorkerGroup:
 
 def test_calls_go_to_the_one_worker(group):
     assert group.world_size == 1
+    assert group.hosts == [platform.node()]
     assert group.call_all("add", 1, 2) == [(0, 3)]
     assert group.call_each("add", [(3, 4)]) == [(0, 7)]
     assert group.call_one(0, "add", 5, 6) == (0, 11)

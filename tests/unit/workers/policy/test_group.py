@@ -107,3 +107,34 @@ def test_ranks_at_different_versions_end_the_group():
         group.train(random_batch())
     with pytest.raises(WorkerError, match="after the worker had ended"):
         group.logprobs(random_batch())
+
+
+def test_the_seconds_of_ranks_are_of_their_phases():
+    group = grouped()
+    batch = random_batch()
+    group.logprobs(batch)
+    group.reference_logprobs(batch)
+    group.train(batch)
+    list(group.export_weights())
+    first = group.rank_seconds()
+    assert first.phases.keys() == {"timing/logprobs", "timing/policy_training", "timing/refit"}
+    assert all(len(each) == len(first.hosts) == 1 and each[0] > 0 for each in first.phases.values())
+    assert group.rank_seconds().phases == {}
+
+
+def test_what_ranks_measured_is_told_once():
+    group = grouped()
+    group.logprobs(random_batch())
+    group.train(random_batch())
+    told = group.step_metrics()
+    # Rows of 4, 8, 2 and 11 tokens, all 11 wide, and one of 6.
+    assert told["performance/logprob_padding_efficiency"] == pytest.approx(31 / 50)
+    assert told["memory/policy_rss_gib"] > 0
+    group.train(random_batch())
+    assert "performance/logprob_padding_efficiency" not in group.step_metrics()
+
+
+def test_ranks_describe_their_device_and_machine():
+    names, nodes = grouped().describe()
+    assert len(names) == len(nodes) == 1
+    assert nodes[0]["cpus"] >= 1

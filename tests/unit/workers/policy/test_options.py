@@ -84,6 +84,23 @@ def test_a_kl_penalty_needs_a_reference(penalty, needed):
             Packed(70, "balanced"),
             Packed(256, "balanced"),
         ),
+        *(
+            (
+                {
+                    "sequence_packing": {"enabled": True, "train_mb_tokens": 70}, **backend,
+                    "make_sequence_length_divisible_by": 6,
+                },
+                Packed(70, round_to=12),
+                Packed(256, round_to=12),
+            )
+            for backend in (
+                {"dtensor_cfg": {"tensor_parallel_size": 4, "sequence_parallel": True}},
+                {
+                    "dtensor_cfg": {"enabled": False},
+                    "megatron_cfg": {"enabled": True, "tensor_model_parallel_size": 4, "sequence_parallel": True},
+                },
+            )
+        ),
     ],
 )  # fmt: skip
 def test_how_a_batch_is_cut(policy, training, logprob):

@@ -1,10 +1,11 @@
 import pytest
+import torch
 from transformers import LlamaConfig
 
 from grpo.errors import ConfigError
 from grpo.workers.policy.parallel import ParallelContext, check_parallel
 from tests.support.policy import tiny_config
-from tests.support.pretended_ranks import pretended_ranks
+from tests.support.pretended_ranks import lone_rank, pretended_ranks
 
 
 def policy(**dtensor):
@@ -22,6 +23,14 @@ def test_ranks_of_a_tensor_parallel_group_are_neighbours():
         assert (context.dp_rank, context.tp_rank) == (1, 1)
         assert (context.dp_group.size(), context.tp_group.size(), context.world_group.size()) == (3, 2, 6)
         assert context.sequence_parallel
+        assert context.device == torch.device("cpu")
+
+
+def test_a_single_rank_has_a_mesh_only_to_keep_its_parameters_on_the_cpu():
+    with lone_rank():
+        assert ParallelContext.create(policy(), "cpu") is None
+        context = ParallelContext.create(policy(cpu_offload=True), "cpu")
+        assert (context.dp_size, context.tp_size, context.cpu_offload) == (1, 1, True)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +39,6 @@ def test_ranks_of_a_tensor_parallel_group_are_neighbours():
         ({"tensor_parallel_size": 2}, 1, r"tensor_parallel_size=2 does not divide the 1 ranks"),
         ({"tensor_parallel_size": 4}, 6, r"tensor_parallel_size=4 does not divide the 6 ranks"),
         ({"context_parallel_size": 2}, 2, r"context_parallel_size=2: .* no context parallel.*tensor_parallel_size"),
-        ({"cpu_offload": True}, 2, r"cpu_offload=true: .*set false"),
     ],
 )
 def test_what_the_ranks_cannot_do_is_refused(settings, world, message):

@@ -15,7 +15,7 @@ def values_of(rows, *, batch=None):
     micro = MicroBatch(rows, 12, 12 * len(rows)) if rows else MicroBatch([], 2, 2)
     inputs = model_inputs(batch, micro, needed, torch.device("cpu"))
     current = torch.linspace(-3, -1, len(inputs.targets)).requires_grad_()
-    return token_values(batch, micro, inputs, TokenLogprobs(current, torch.ones_like(current))), inputs, batch
+    return token_values(batch, micro.rows, inputs, TokenLogprobs(current, torch.ones_like(current))), inputs, batch
 
 
 def test_values_are_those_of_the_trained_tokens():

@@ -1,0 +1,58 @@
+"""What a rank of the Megatron-Core backend is made of in the parity matrix. Importing it imports Megatron-Core."""
+
+import functools
+import warnings
+from unittest import mock
+
+import torch
+
+from tests.support.parity import batch_of, config_of, model_of
+from tests.support.policy import VOCABULARY
+from tests.support.widest import Widest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from grpo.models.megatron.shape import ModelShape
+    from grpo.workers.megatron import optimizer
+    from grpo.workers.megatron.policy import MegatronPolicy
+
+
+def megatron_policy(cell):
+    model, config = model_of(cell), config_of(cell)
+    weights = dict(model.state_dict())
+    needs = config.loss_fn.reference_policy_kl_penalty != 0
+    # Megatron's own 40 million parameters a bucket would make one bucket of the model, and nothing would overlap.
+    buckets = functools.partial(optimizer.DistributedDataParallelConfig, bucket_size=100)
+    with mock.patch.object(optimizer, "DistributedDataParallelConfig", buckets):
+        return MegatronPolicy(ModelShape.of(model.config), weights, config, reference=weights if needs else None)
+
+
+def refuse_nan(cell):
+    """An update whose gradient is not finite on one data parallel rank: what is said, and that nothing changed."""
+    warnings.simplefilter("ignore")
+    policy, data = megatron_policy(cell), batch_of(cell)
+    policy.train(data)
+    before = {name: each.clone() for name, each in policy.export_weights()}
+    advantages = data.advantages.clone()
+    advantages[1] = torch.nan
+    try:
+        policy.train(data.with_values(advantages=advantages))
+    except FloatingPointError as error:
+        message = str(error)
+    after = {name: each.clone() for name, each in policy.export_weights()}
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    first = policy.train(data).metrics
+    other = megatron_policy(cell)
+    other.train(data)
+    assert other.train(data).metrics == first
+    return message
+
+
+def widest_logits(cell):
+    """Shapes of all float32 logits that a whole update and a log-prob pass make on this rank."""
+    warnings.simplefilter("ignore")
+    policy, data = megatron_policy(cell), batch_of(cell)
+    with Widest({VOCABULARY, *range(VOCABULARY // 2, VOCABULARY // 2 + 2)}) as seen:
+        policy.train(data)
+        policy.logprobs(data)
+    return sorted(seen.shapes)

@@ -1,0 +1,30 @@
+"""The cells of the parity matrix: a covering design for pull requests, the full product for nights."""
+
+import itertools
+
+import pytest
+
+from tests.support.parity import AXES, COVERED, CROSSED, RICHEST, covering, product
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(COVERED, 2)), ids=str)
+def test_every_pair_of_values_is_in_some_cell_of_a_pull_request(one, other):
+    present = {(cell[one], cell[other]) for cell in covering()}
+    assert present == set(itertools.product(COVERED[one], COVERED[other]))
+
+
+def test_a_night_runs_the_full_product_and_every_pair_of_values_too():
+    crossed = [tuple(cell[name] for name in CROSSED) for cell in product()]
+    assert sorted(map(str, crossed)) == sorted(map(str, itertools.product(*(AXES[name] for name in CROSSED))))
+    for one, other in itertools.combinations(AXES, 2):
+        assert len({(cell[one], cell[other]) for cell in product()}) == len(AXES[one]) * len(AXES[other])
+
+
+def test_a_pull_request_has_every_layout_below_eight_ranks_and_the_richest_of_each_backend():
+    layouts = {cell["layout"] for cell in covering()}
+    assert layouts == {each for each in AXES["layout"] if each.world < 8} | set(RICHEST)
+    for backend, pipelines in (("pytorch", {1}), ("megatron", {1, 2})):
+        own = [each for each in layouts if each.backend == backend]
+        assert {each.data for each in own} == {1, 2, 4}
+        assert {(each.tensor, each.sequence_parallel) for each in own} == {(1, False), (2, False), (2, True)}
+        assert {each.pipeline for each in own} == pipelines
