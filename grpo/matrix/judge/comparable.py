@@ -65,7 +65,7 @@ def node_problems(node: Mapping[str, Any], partition: Partition) -> Iterable[str
 
 
 def check_stack(evidence: Evidence, reference: Reference) -> list[Finding]:
-    """The versions that figures depend on must be the reference's; a published row informs where they are not."""
+    """Versions and image that figures depend on must be the reference's; a published row informs where they are not."""
     if reference.source.kind == "none":
         return []
     differing = []
@@ -73,6 +73,9 @@ def check_stack(evidence: Evidence, reference: Reference) -> list[Finding]:
         had = evidence.stack.get(name)
         if wanted is not None and (had is None or _version(had, name) != _version(wanted, name)):
             differing.append(f"{name} {had or 'not recorded'}, the reference's {wanted}")
+    source = reference.source
+    if source.kind == "measured" and source.image != evidence.image:
+        differing.append(f"image {evidence.image or 'none'}, the reference's {source.image or 'none'}")
     if not differing:
         return []
     informs = "the published row only informs" if reference.source.kind == "published" else "not judged: stack"

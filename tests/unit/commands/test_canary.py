@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from grpo.matrix.load import find_matrices
 from tests.support.matrix import canary
 
 
@@ -25,9 +26,7 @@ def test_it_is_written_and_shown(run, measured, tmp_path):
 def test_below_the_partitions_rates_is_exit_code_1(run, measured, tmp_path, monkeypatch):
     matrices = tmp_path / "matrices"
     (matrices / "partitions").mkdir(parents=True)
-    (matrices / "budgets.yaml").write_text(
-        "schema_version: 1\ngpu_hours: &all {pr: 0, nightly: 0, weekly: 0, release: 0}\ncpu_hours: *all\n"
-    )
+    (matrices / "budgets.yaml").write_text((find_matrices() / "budgets.yaml").read_text())
     site = (
         "schema_version: 1\ndescription: here\ngpus_per_node: 8\nenvironment: {kind: venv}\n"
         "gpu: {name: H100, memory_gib: 80, bf16_dense_tflops: 989, memory_gb_per_s: 3352}\n"
