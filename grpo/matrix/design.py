@@ -1,6 +1,5 @@
 """The cells of a suite: combinations of its factors' values, every pair of them or all."""
 
-import datetime as dt
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -10,16 +9,6 @@ from grpo.matrix.schema import Suite
 def cells(suite: Suite) -> list[dict[str, str]]:
     """Every cell of the suite's design, in an order that is always the same."""
     return product(suite.factors) if suite.design == "product" else covering(suite.factors)
-
-
-def slice_of(suite: Suite, night: int) -> list[dict[str, str]]:
-    """The cells of one night (any whole number): each is in exactly one of `slices` nights in a row."""
-    return cells(suite)[night % suite.slices :: suite.slices]
-
-
-def tonight() -> int:
-    """Nights are counted in days, in UTC."""
-    return dt.datetime.now(dt.UTC).date().toordinal()
 
 
 def product(factors: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:

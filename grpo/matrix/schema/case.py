@@ -105,7 +105,6 @@ class SuiteEntry(Entry):
     paths: list[str] = Field([], description="that select the suite, besides its tests and all that they import")
     factors: dict[str, list[str]] = Field({}, description="names of the values that its tests combine, by factor")
     design: Design = Field("covering", description="covering: every pair of values is in some cell; product: all cells")
-    slices: int = Field(1, gt=0, description="of the design, one a night: all of it has run after so many nights")
 
 
 class Suite(SuiteEntry):

@@ -85,8 +85,7 @@ def _suite_explanation(matrix: Matrix, suite: Suite) -> RenderableType:
     ]
     if suite.factors:
         chosen = cells(suite)
-        slices = f", one of {suite.slices} slices a night" if suite.slices > 1 else ""
-        lines.append(f"{len(chosen)} cells of a {suite.design} design{slices}")
+        lines.append(f"{len(chosen)} cells of a {suite.design} design")
         lines += [f"  {', '.join(f'{factor}={value}' for factor, value in cell.items())}" for cell in chosen[:200]]
     return Text("\n".join(lines))
 

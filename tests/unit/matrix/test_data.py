@@ -126,4 +126,4 @@ def test_every_paths_pattern_means_a_file():
 
 def test_designs_have_cells():
     for suite in MATRIX.suites.values():
-        assert not suite.factors or len(cells(suite)) >= suite.slices
+        assert not suite.factors or len(cells(suite)) >= 2

@@ -88,7 +88,12 @@ def test_every_reference_can_gate_unless_it_says_otherwise(key):
 
 def test_every_metric_of_a_check_is_one_that_the_trainer_emits(tmp_path, monkeypatch):
     # A reference policy and a loss that needs both log-prob passes: everything that depends on the recipe is there.
-    run_small(tmp_path / "run", "loss_fn.reference_policy_kl_penalty=0.01", "loss_fn.force_on_policy_ratio=false")
+    run_small(
+        tmp_path / "run",
+        "loss_fn.reference_policy_kl_penalty=0.01",
+        "loss_fn.force_on_policy_ratio=false",
+        "cluster.peak_tflops=1.0",
+    )
     emitted = set(read_run(tmp_path / "run").metric_names)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 0)
