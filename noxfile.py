@@ -220,6 +220,12 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def gpu(session: nox.Session) -> None:
+    """A case of the gpu layer on this machine, judged: `-- CASE [--partition P]`."""
+    run_in(session, "cuda", "grpo", "matrix", "run", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
     """Write what is generated: docs/configuration.md and the table of docs/planning.md."""
     page = "from grpo.config.reference import markdown; print(markdown(), end='')"

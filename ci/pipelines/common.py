@@ -16,6 +16,7 @@ INSTALL = "python -m pip install --quiet nox"
 CPU_INDEX = {"PIP_EXTRA_INDEX_URL": "https://download.pytorch.org/whl/cpu"}
 UNPACKING_MINUTES = 10  # installing an environment without a cache
 SHARD_MINUTES = 5.0
+LONGEST_MINUTES = 350  # hosted runners end a job after six hours
 QUEUE_MINUTES = 120  # that a job of a cluster may wait
 REPORTS = "reports"
 
@@ -46,7 +47,7 @@ def shard_count(matrix: Matrix) -> int:
 
 def minutes(budget: float) -> int:
     """A job's time limit: twice its share of the budget, and the time to install."""
-    return math.ceil(2 * budget) + UNPACKING_MINUTES
+    return min(math.ceil(2 * budget) + UNPACKING_MINUTES, LONGEST_MINUTES)
 
 
 def on_hardware(matrix: Matrix, cadence: str) -> list[OnHardware]:

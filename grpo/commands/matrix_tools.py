@@ -124,6 +124,7 @@ def run(
     from grpo.errors import MatrixError
     from grpo.matrix.here import RUN, run_here
     from grpo.matrix.load import find_matrices, load_matrix
+    from grpo.matrix.run import VERDICT
     from grpo.telemetry.journal import replace_json
 
     matrix = load_matrix(find_matrices(matrices))
@@ -134,7 +135,8 @@ def run(
     stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%d-%H%M%S")
     folder = folder or Path("runs") / "verdicts" / f"{case}-{where}-{stamp}"
     verdict = run_here(matrix, chosen, where, folder)
-    replace_json(folder / "verdict.json", verdict.to_json())
+    if not (folder / RUN / VERDICT).is_file():  # there is no run to keep it with
+        replace_json(folder / VERDICT, verdict.to_json())
     show(verdict, output)
     typer.echo(f"run directory: {folder / RUN}", err=True)
     raise typer.Exit(verdict.exit_code(release=release))
