@@ -25,6 +25,7 @@ ENVIRONMENTS = ROOT / ".nox"
 JUNIT = Path("runs") / "junit"
 GATE_PARTS = ("lint", "checks", "unit", "functional")
 CASE_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+PLUGIN = "slurm-pytest-plugin"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -36,7 +37,8 @@ def environment(session: nox.Session, stack: str) -> Path:
     lock_file, folder = LOCKS / f"{stack}.txt", ENVIRONMENTS / f"env-{stack}"
     bin_, stamp = folder / "bin", folder / "installed.sha256"
     python = str(bin_ / "python")
-    wanted = hashlib.sha256(lock_file.read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    parts = (lock_file, ROOT / "pyproject.toml", ROOT / PLUGIN / "pyproject.toml")
+    wanted = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return bin_
     session.run(sys.executable, "-m", "venv", "--clear", str(folder), external=True)
@@ -47,7 +49,7 @@ def environment(session: nox.Session, stack: str) -> Path:
     assert torch, lock_file
     session.run(*pip, f"torch=={torch[1]}", external=True)
     session.run(*pip, "--no-deps", "--require-hashes", "-r", str(lock_file), external=True)
-    session.run(*pip, "--no-deps", "-e", ".", external=True)
+    session.run(*pip, "--no-deps", "-e", ".", "-e", PLUGIN, external=True)
     stamp.write_text(wanted)
     return bin_
 
@@ -96,6 +98,13 @@ def lint(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Unit tests: no Ray, no vLLM, no GPU. `-- CASE ...` runs these cases of the matrix; the rest goes to pytest."""
     run_unit(session, session.posargs)
+
+
+@nox.session(venv_backend="none")
+def plugin(session: nox.Session) -> None:
+    """The tests of slurm-pytest-plugin, a distribution of its own. Arguments go to pytest."""
+    settings = ["-c", f"{PLUGIN}/pyproject.toml", "--rootdir", PLUGIN]
+    run_in(session, "core", "pytest", "-n", "2", *settings, *(session.posargs or [f"{PLUGIN}/tests"]), env=ONE_THREAD)
 
 
 @nox.session(venv_backend="none")
@@ -162,7 +171,7 @@ def drift(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def report(session: nox.Session) -> None:
-    """Draw the whole matrix as one HTML page and as Markdown, in runs/matrix. Arguments go to grpo matrix report."""
+    """Draw the whole matrix as one HTML page and as Markdown, in runs/report. Arguments go to grpo matrix report."""
     run_in(session, "core", "grpo", "matrix", "report", *session.posargs)
 
 
@@ -189,7 +198,22 @@ def slurm(session: nox.Session) -> None:
     """Cases of the matrix as jobs of a real Slurm on this machine (root, Debian or Ubuntu). Arguments go to pytest."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         session.error("starts Slurm's daemons and installs their packages: run it as root on Debian or Ubuntu")
-    run_in(session, "core", "pytest", *(session.posargs or ["tests/slurm"]), env=ONE_THREAD)
+    # In the order of the files: what waits for the clock is submitted first and looked at last.
+    run_in(session, "cpu", "pytest", "-p", "no:randomly", *(session.posargs or ["tests/slurm"]), env=ONE_THREAD)
+
+
+@nox.session(venv_backend="none")
+def cluster(session: nox.Session) -> None:
+    """One case of the matrix as a job, judged: `-- 70b-megatron --partition mine`. On Slurm, or here if it fits.
+
+    `--dry-run` writes its script and says what it may cost; `--from-run DIR` judges what an earlier run left.
+    """
+    if not session.posargs or session.posargs[0].startswith("-"):
+        session.error("which case? nox -s cluster -- CASE [--partition P] [--dry-run]; nox -s matrix lists them")
+    case, *options = session.posargs
+    runs_nothing = any(option.startswith(("--dry-run", "--from-run")) for option in options)
+    stack = "core" if runs_nothing else "cpu" if case.startswith("tiny-") else "cuda"
+    run_in(session, stack, "pytest", "--case", case, *options, "tests/cluster")
 
 
 @nox.session(venv_backend="none")

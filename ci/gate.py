@@ -16,7 +16,8 @@ from grpo.errors import GrpoError
 from grpo.matrix.editors import FOLDER, schema_texts
 from grpo.matrix.load import Matrix, load_matrix
 from grpo.matrix.select import changed_files, select, shards
-from grpo.matrix.slurm.runner import prepare_job
+from grpo.matrix.slurm.cases import job_of
+from grpo.matrix.slurm.submit import write_dry
 
 ROOT = Path(__file__).resolve().parents[1]
 BASH_SECONDS = 30
@@ -44,20 +45,21 @@ def select_shard(matrix: Matrix, base: str, shard: tuple[int, int], report: Path
 
 
 def dry_runs(matrix: Matrix, folder: Path) -> Iterator[str]:
-    """Render the job script of every case of one node on every partition, and let bash read it."""
-    for case in (one for one in matrix.cases.values() if one.nodes == 1):
+    """Write the job script of every case on every partition, as `--dry-run` does, and let bash read it."""
+    for case in matrix.cases.values():
         for partition in case.partitions:
             place = folder / f"{case.id}-{partition}"
             try:
-                script = prepare_job(matrix, case, partition, place, environ=os.environ, working_directory=ROOT)
+                write_dry(job_of(matrix, case, partition, environ=os.environ, working_directory=ROOT), place)
             except GrpoError as error:
                 yield f"{case.id} on {partition}: {error}"
                 continue
-            read = subprocess.run(
-                ["bash", "-n", str(script)], capture_output=True, text=True, timeout=BASH_SECONDS, check=False
-            )
-            if read.returncode != 0:
-                yield f"{case.id} on {partition}: bash cannot read its job script: {read.stderr.strip()}"
+            for script in place.rglob("*.sh"):
+                read = subprocess.run(
+                    ["bash", "-n", str(script)], capture_output=True, text=True, timeout=BASH_SECONDS, check=False
+                )
+                if read.returncode != 0:
+                    yield f"{case.id} on {partition}: bash cannot read its job script: {read.stderr.strip()}"
 
 
 def stale_schemas(matrix: Matrix) -> list[str]:

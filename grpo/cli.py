@@ -17,6 +17,7 @@ from grpo.commands.diagnose import diagnose
 from grpo.commands.doctor import doctor
 from grpo.commands.judge import judge
 from grpo.commands.matrix import app as matrix_app
+from grpo.commands.status import status
 from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
 from grpo.planning.resident import Resident
 
@@ -172,6 +173,7 @@ app.command("doctor")(doctor)
 app.command("diagnose")(diagnose)
 app.command("accept")(accept)
 app.command("rebase")(rebase)
+app.command("status")(status)
 app.add_typer(matrix_app, name="matrix")
 
 

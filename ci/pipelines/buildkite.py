@@ -91,16 +91,17 @@ def _scheduled(matrix: Matrix, cadence: str) -> Step:
         steps.append(
             _step(
                 f"{one.case}-{one.partition}", [INSTALL, one.command], one.minutes, queue=one.partition,
-                artifact_paths=["runs/verdicts/**/*"], **{"if": NO_FORK},
+                artifact_paths=["runs/verdicts/**/*", "runs/matrix/**/*"], **{"if": NO_FORK},
             )
         )  # fmt: skip
     report = [
         INSTALL,
         f'buildkite-agent artifact download "{REPORTS}/**/*" . || true',
         'buildkite-agent artifact download "runs/verdicts/**/*" . || true',
-        f'nox -s matrix -- record --commit "$$BUILDKITE_COMMIT" {REPORTS} runs/verdicts',
+        'buildkite-agent artifact download "runs/matrix/**/*" . || true',
+        f'nox -s matrix -- record --commit "$$BUILDKITE_COMMIT" {REPORTS} runs/verdicts runs/matrix',
         "nox -s drift",
         f"nox -s report -- --reports {REPORTS}",
     ]
-    last = _step("report", report, 2 * UNPACKING_MINUTES, artifact_paths=["runs/matrix/**/*", "runs/history.csv"])
+    last = _step("report", report, 2 * UNPACKING_MINUTES, artifact_paths=["runs/report/**/*", "runs/history.csv"])
     return {"env": dict(CPU_INDEX), "steps": [*steps, {"wait": None, "continue_on_failure": True}, last]}

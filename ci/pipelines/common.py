@@ -55,13 +55,13 @@ def on_hardware(matrix: Matrix, cadence: str) -> list[OnHardware]:
     return [
         OnHardware(case.id, case.layer, name, math.ceil(seconds_of(case.time_limit) / 60) + QUEUE_MINUTES)
         for case in matrix.cases.values()
-        if case.cadence == cadence and case.layer in ("gpu", "cluster")
+        if case.cadence == cadence and case.gpus
         for name in case.partitions
     ]
 
 
 def hardware_cases(matrix: Matrix) -> list[Case]:
-    return [case for case in matrix.cases.values() if case.layer in ("gpu", "cluster")]
+    return [case for case in matrix.cases.values() if case.gpus]
 
 
 class _Dumper(yaml.SafeDumper):

@@ -32,6 +32,7 @@ ACTIONS = {
 READ_ONLY = {"contents": "read"}
 SCHEDULES = {"nightly": "17 1 * * *", "weekly": "43 3 * * 6"}
 FOLDER = ".github/workflows"
+VERDICTS = "runs/verdicts/\nruns/matrix/\n"  # of cases that ran on this machine, and as jobs
 # Set where runners of the partitions are: elsewhere, in a fork say, their jobs would wait for ever.
 HAS_HARDWARE = "vars.GRPO_HARDWARE == 'true'"
 
@@ -191,7 +192,7 @@ def _hardware(cases: list[OnHardware]) -> Job:
         _use("actions/checkout", **{"persist-credentials": False}),
         _run(INSTALL),
         _run("${{ matrix.command }}"),
-        _upload("hardware-${{ matrix.case }}-${{ matrix.partition }}", "runs/verdicts/"),
+        _upload("hardware-${{ matrix.case }}-${{ matrix.partition }}", VERDICTS),
     ]
     return {
         "if": HAS_HARDWARE,
@@ -213,8 +214,8 @@ def _report(matrix: Matrix, needs: list[str]) -> Job:
         _use("actions/download-artifact", path=REPORTS),
         _run(f'nox -s matrix -- record --commit "$GITHUB_SHA" {REPORTS}'),
         _run("nox -s drift"),
-        _run(f'nox -s report -- --reports {REPORTS} && cat runs/matrix/matrix.md >> "$GITHUB_STEP_SUMMARY"'),
-        _upload("matrix", "runs/matrix/"),
+        _run(f'nox -s report -- --reports {REPORTS} && cat runs/report/matrix.md >> "$GITHUB_STEP_SUMMARY"'),
+        _upload("matrix", "runs/report/"),
     ]
     return {"if": "always()", "needs": needs, **_job(steps, 2 * UNPACKING_MINUTES, env=CPU_INDEX)}
 
@@ -245,7 +246,7 @@ def _approved(matrix: Matrix) -> Job:
             f'case "$CASE" in\n{layers}\nesac\nnox -s "$layer" -- "$CASE" --partition "$PARTITION"\n',
             CASE="${{ inputs.case }}", PARTITION="${{ inputs.partition }}",
         ),
-        _upload("verdict", "runs/verdicts/"),
+        _upload("verdict", VERDICTS),
     ]  # fmt: skip
     limit = max(one.minutes for cadence in ("nightly", "weekly", "release") for one in on_hardware(matrix, cadence))
     job = {

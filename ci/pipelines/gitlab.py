@@ -115,17 +115,17 @@ def _scheduled(matrix: Matrix) -> dict[str, Job]:
             jobs[f"{one.case} on {one.partition}"] = _job(
                 "hardware", [one.command], one.minutes, tags=[one.partition], rules=[{"if": rule}],
                 environment={"name": one.partition}, interruptible=False,
-                artifacts={"when": "always", "paths": ["runs/verdicts/"], "expire_in": "2 weeks"},
+                artifacts={"when": "always", "paths": ["runs/verdicts/", "runs/matrix/"], "expire_in": "2 weeks"},
             )  # fmt: skip
     jobs["report"] = _job(
         "report",
         [
-            f'nox -s matrix -- record --commit "$CI_COMMIT_SHA" {REPORTS} runs/verdicts',
+            f'nox -s matrix -- record --commit "$CI_COMMIT_SHA" {REPORTS} runs/verdicts runs/matrix',
             "nox -s drift",
             f"nox -s report -- --reports {REPORTS}",
         ],
         2 * UNPACKING_MINUTES, rules=[{"if": _SCHEDULED, "when": "always"}],
         cache={"key": "history", "paths": ["runs/history.csv"]},
-        artifacts={"paths": ["runs/matrix/"], "expire_in": "4 weeks"},
+        artifacts={"paths": ["runs/report/"], "expire_in": "4 weeks"},
     )  # fmt: skip
     return jobs

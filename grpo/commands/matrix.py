@@ -53,29 +53,33 @@ def explain(
 @app.command()
 def submit(
     case: Annotated[str, typer.Argument(metavar="CASE", help="exactly one case")],
-    partition: Annotated[str, typer.Option("--partition", metavar="P", help="where to run it")],
+    partition: Annotated[
+        str | None, typer.Option("--partition", metavar="P", help="where to run it; default: the case's only one")
+    ] = None,
+    account: Annotated[str | None, typer.Option(metavar="A", help="Slurm's, instead of the partition's")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="write the job script and submit nothing")] = False,
-    max_queue: Annotated[float, typer.Option(min=0, help="seconds that the job may wait in the queue")] = 3600.0,
+    max_queue: Annotated[float, typer.Option(min=0, help="seconds that the job may wait in the queue")] = 86400.0,
     folder: Annotated[
-        Path | None, typer.Option(help="of the job; default: a new one in the partition's shared storage")
+        Path | None, typer.Option(help="of the run; default: a new one in the partition's shared storage")
     ] = None,
     output: FormatOption = Format.table,
     matrices: MatricesOption = None,
 ) -> None:
     """Run one case as a Slurm job, wait for it, and judge it. Exit codes as of `grpo judge`."""
     from grpo.matrix.load import find_matrices, load_matrix
-    from grpo.matrix.slurm.client import SlurmClient
-    from grpo.matrix.slurm.runner import Waiting, prepare_job, run_job, run_seconds
+    from grpo.matrix.slurm.cases import job_of, partition_of
+    from grpo.matrix.slurm.submit import Waiting, submit_and_judge, write_dry
 
     matrix = load_matrix(find_matrices(matrices))
     chosen = matrix.case(case)
+    partition = partition_of(matrix, chosen, partition)
     shared = Path(matrix.partition(partition).storage.shared)
     folder = folder or shared / f"{case}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}"
-    script = prepare_job(matrix, chosen, partition, folder, environ=os.environ, working_directory=Path.cwd())
+    job = job_of(matrix, chosen, partition, environ=os.environ, working_directory=Path.cwd(), account=account)
     if dry_run:
-        typer.echo(script)
+        Console().print(write_dry(job, folder.resolve()))
         return
-    waiting = Waiting(max_queue, run_seconds(chosen), say=lambda text: typer.echo(text, err=True))
-    verdict, _ = run_job(SlurmClient(), script, waiting, matrix=matrix, case=chosen, partition=partition)
+    waiting = Waiting(max_queue, say=lambda text: typer.echo(text, err=True))
+    verdict = submit_and_judge(matrix, chosen, partition, job, folder.resolve(), waiting=waiting)
     show(verdict, output)
     raise typer.Exit(verdict.exit_code())

@@ -90,7 +90,7 @@ def record(
 
 
 def report(
-    output: Annotated[Path, typer.Option(help="folder for matrix.html and matrix.md")] = Path("runs/matrix"),
+    output: Annotated[Path, typer.Option(help="folder for matrix.html and matrix.md")] = Path("runs/report"),
     reports: Annotated[Path, typer.Option(help="folder of JUnit files, for the slowest tests")] = Path("runs/junit"),
     history: HistoryOption = None,
     matrices: MatricesOption = None,

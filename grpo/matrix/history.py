@@ -156,6 +156,7 @@ def rows_of_paths(
     its job may have failed before. Raises MatrixError.
     """
     rows: list[Row] = []
+    seen: set[tuple[str, str, str]] = set()  # a job's folder holds the verdict of its run again
     for path in paths:
         inside = sorted(one for one in path.rglob("*") if one.suffix in (".json", ".xml"))
         for file in inside if path.is_dir() else [path] if path.is_file() else []:
@@ -165,10 +166,16 @@ def rows_of_paths(
                     rows += suite_rows(tests, partition, About.now(of_stack, commit))
                 continue
             verdict = _read_verdict(file, must=not path.is_dir())
-            if verdict is not None:
-                of_stack = stack or matrix.any_case(str(verdict["case"])).stacks[0]
-                rows += verdict_rows(verdict, About.now(of_stack, commit))
+            if verdict is None or (verdict.get("run") and _key_of(verdict) in seen):
+                continue
+            seen.add(_key_of(verdict))
+            of_stack = stack or matrix.any_case(str(verdict["case"])).stacks[0]
+            rows += verdict_rows(verdict, About.now(of_stack, commit))
     return rows
+
+
+def _key_of(verdict: Mapping[str, Any]) -> tuple[str, str, str]:
+    return str(verdict["case"]), str(verdict.get("partition")), str(verdict.get("run"))
 
 
 def _read_verdict(file: Path, *, must: bool) -> dict[str, Any] | None:

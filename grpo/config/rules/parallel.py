@@ -25,8 +25,8 @@ def cpu_run(config: Config) -> Iterator[Conflict]:
         if config.cluster.cpu_ranks > 1:
             yield Conflict(("cluster.cpu_ranks", _GPUS), "a run on GPUs has one rank a GPU; 1")
         return
-    if config.cluster.num_nodes > 1:
-        yield Conflict((_NODES, _GPUS), "a CPU run has one node")
+    if config.cluster.cpu_ranks % config.cluster.num_nodes:
+        yield Conflict((_NODES, "cluster.cpu_ranks"), "every node of a CPU run has as many ranks; a divisor of them")
     if config.policy.dtensor_cfg.enabled and config.policy.dtensor_cfg.cpu_offload:
         yield Conflict((f"{_DTENSOR}.cpu_offload", _GPUS), "a CPU run has nothing to offload; set false")
 

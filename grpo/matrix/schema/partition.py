@@ -74,6 +74,28 @@ class Modules(Section):
     path: str | None = Field(None, description="a venv on top; null: the environment that submits")
 
 
+class Pyxis(Section):
+    """Slurm starts every step in the container (the pyxis plugin and enroot)."""
+
+    kind: Literal["pyxis"]
+    image: str = Field(description="as --container-image takes it: registry#name:tag, or a .sqsh file")
+    mounts: list[str] = Field([], description="host:container[:flags]; the shared folders must be among them")
+    python: str = Field("python3", description="in the container")
+
+
+class Apptainer(Section):
+    kind: Literal["apptainer"]
+    image: str = Field(description="a .sif file that every node sees")
+    mounts: list[str] = Field([], description="host:container[:flags]; the shared folders must be among them")
+    python: str = Field("python3", description="in the container")
+
+
+class Ray(Section):
+    object_store_gib: float | None = Field(
+        None, gt=0, description="of each node; null: Ray's choice, a share of memory"
+    )
+
+
 class Partition(Section):
     schema_version: SchemaVersion
     description: str
@@ -85,5 +107,6 @@ class Partition(Section):
     ulimits: Ulimits = Ulimits()
     proxy: str | None = Field(None, pattern=r"^https?://[^@\s]+$", description="URL without a password")
     slurm: Slurm = Slurm()
-    environment: Annotated[Venv | Modules, Field(discriminator="kind")]
+    ray: Ray = Ray()
+    environment: Annotated[Venv | Modules | Pyxis | Apptainer, Field(discriminator="kind")]
     variables: list[VariableName] = Field([], description="variables of the submitting shell that a job gets")

@@ -213,10 +213,11 @@ def reserved_for(config: Config) -> Iterator[Reservation | None]:
         yield None
         return
     ranks, gpus = layout(config).training_gpus, cluster.gpus_per_node
+    per_node = ranks // cluster.num_nodes if cluster.num_nodes > 1 else None
     with (
         RaySession(address=cluster.ray_address, cpus=ranks, gpus=gpus) as session,
         Reservation(
-            session, ranks, gpus_per_worker=min(1, gpus), ranks_per_node=gpus or None, share=_COLOCATED_SHARE,
+            session, ranks, gpus_per_worker=min(1, gpus), ranks_per_node=gpus or per_node, share=_COLOCATED_SHARE,
             nodes=cluster.num_nodes, join_deadline_s=cluster.join_timeout_s, deadline_s=cluster.worker_timeout_s,
         ) as reservation,
     ):  # fmt: skip

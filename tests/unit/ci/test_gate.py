@@ -16,18 +16,20 @@ MATRIX = load_matrix(ROOT / "matrices")
 
 def test_every_job_script_renders(tmp_path):
     assert list(gate.dry_runs(MATRIX, tmp_path)) == []
-    assert (tmp_path / "tiny-hf-cpu-local" / "job.sh").is_file()
+    scripts = {path.parents[2].name for path in tmp_path.rglob("job.sh")}
+    assert scripts == {f"{case.id}-{name}" for case in MATRIX.cases.values() for name in case.partitions}
 
 
 def test_a_script_that_cannot_be_rendered_or_read_is_told(tmp_path, monkeypatch):
     case = MATRIX.case("tiny-hf")
-    late = replace(
-        MATRIX, cases={"tiny-hf": case.model_copy(update={"partitions": ["h100-80g"], "time_limit": "09:00:00"})}
-    )
-    assert "allows 04:00:00" in next(gate.dry_runs(late, tmp_path / "a"))
-    broken = tmp_path / "job.sh"
-    broken.write_text("if then")
-    monkeypatch.setattr(gate, "prepare_job", lambda *_, **__: broken)
+    late = case.model_copy(update={"partitions": ["h100-80g"], "time_limit": "09:00:00"})
+    assert "allows 04:00:00" in next(gate.dry_runs(replace(MATRIX, cases={"tiny-hf": late}), tmp_path / "a"))
+
+    def broken(job, folder):
+        folder.mkdir(parents=True)
+        (folder / "job.sh").write_text("if then")
+
+    monkeypatch.setattr(gate, "write_dry", broken)
     one = replace(MATRIX, cases={"tiny-hf": case})
     assert "bash cannot read its job script" in next(gate.dry_runs(one, tmp_path / "b"))
 

@@ -48,7 +48,7 @@ CONFLICTS = [
     ("tiny", "policy.dtensor_cfg.enabled=false", ["policy.dtensor_cfg.enabled = false", "policy.megatron_cfg.enabled = false"], "exactly one"),
     ("tiny", "policy.megatron_cfg.enabled=true", ["policy.dtensor_cfg.enabled = true", "policy.megatron_cfg.enabled = true"], "exactly one"),
     ("grpo_math_1b", "cluster.cpu_threads=2", ["cluster.cpu_threads = 2", "cluster.gpus_per_node = 1"], "CPU runs"),
-    ("tiny", "cluster.num_nodes=2", ["cluster.num_nodes = 2", "cluster.gpus_per_node = 0"], "one node"),
+    ("tiny", "cluster.num_nodes=2 cluster.cpu_ranks=3", ["cluster.num_nodes = 2", "cluster.cpu_ranks = 3"], "a divisor of them"),
     ("tiny", "policy.dtensor_cfg.cpu_offload=true", ["policy.dtensor_cfg.cpu_offload", "cluster.gpus_per_node = 0"], "nothing to offload"),
     ("tiny", "policy.generation.colocated.enabled=false cluster.launcher=in_process", ["policy.generation.colocated.enabled = false", 'cluster.launcher = "in_process"'], "launcher=ray"),
     ("tiny", "grpo.async_grpo.enabled=true", ["grpo.async_grpo.enabled = true", "policy.generation.colocated.enabled = true"], "devices of its own"),

@@ -43,7 +43,9 @@ def test_every_case_resolves_and_its_degrees_fill_its_gpus(case):
     degrees = case.parallel
     ranks = layout(config)
     assert (
-        degrees.tensor * degrees.pipeline * degrees.context * degrees.data == ranks.training_gpus == max(1, case.gpus)
+        degrees.tensor * degrees.pipeline * degrees.context * degrees.data
+        == ranks.training_gpus
+        == (case.gpus or config.cluster.cpu_ranks)
     )
     assert ranks.generation_gpus % degrees.engine_tensor == 0
     assert (config.cluster.num_nodes, config.cluster.gpus_per_node) == (case.nodes, case.gpus_per_node)
