@@ -67,13 +67,3 @@ def test_the_cases_are_listed_and_explained(run):
     code, out, _ = run("matrix", "explain", "70b-megatron")
     assert code == 0
     assert "pipeline_model_parallel_size: 4" in out
-
-
-def test_a_dry_run_writes_the_script_and_submits_nothing(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    code, out, _ = run(
-        "matrix", "submit", "tiny-hf", "--partition", "cpu-local", "--dry-run", "--folder", tmp_path / "j"
-    )
-    assert code == 0
-    assert out.strip() == str(tmp_path / "j" / "job.sh")
-    assert (tmp_path / "j" / "job.sh").read_text().startswith("#!/bin/bash\n#SBATCH --job-name=grpo-tiny-hf\n")
