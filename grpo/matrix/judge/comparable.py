@@ -13,7 +13,7 @@ _FREE = (
     "checkpointing.",
     "cluster.worker_timeout_s",
     "cluster.ray_address",
-    "cluster.canary_file",
+    "cluster.canary",
     "grpo.seed",
 )
 # How many parts of a version must agree.

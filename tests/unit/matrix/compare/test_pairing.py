@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.matrix.compare.pairing import computed_tokens, pair_by_tokens
@@ -26,6 +26,7 @@ def most_pairs(first, second, tolerance):
     return sum(place(left, set()) for left in range(len(first)))
 
 
+@settings(deadline=None)
 @given(COUNTS, COUNTS, st.sampled_from([0.0, 0.01, 0.1, 0.3]))
 def test_as_many_pairs_as_there_can_be_each_step_once_and_within_the_tolerance(first, second, tolerance):
     pairs = pair_by_tokens(first, second, tolerance)

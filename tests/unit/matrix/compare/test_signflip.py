@@ -2,7 +2,7 @@ import math
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.matrix.compare.signflip import MOST_PAIRS, sign_flip_p
@@ -18,6 +18,7 @@ def brute_force(ratios):
     return at_least / len(signs)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=9))
 def test_it_counts_every_pattern_of_signs(ratios):
     assert math.isclose(sign_flip_p(ratios), brute_force(ratios), abs_tol=1e-12)

@@ -3,7 +3,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -27,6 +27,7 @@ def states(diagnosis):
     return {phase.phase: phase for phase in diagnosis.phases}
 
 
+@settings(deadline=None)
 @given(phase=st.sampled_from(sorted(SECONDS)), factor=st.floats(1.1, 8.0))
 def test_the_slow_phase_is_found_with_its_seconds_and_the_rest_is_not_blamed(phase, factor):
     found = states(diagnose(seen(**{phase: SECONDS[phase] * factor}), measured(), GOOD))

@@ -107,3 +107,10 @@ def test_driver_and_adapters_are_the_partitions(driver, hcas, message):
     gpus = [{**gpu, **({"driver": driver} if driver else {})} for gpu in node["gpus"]]
     findings = check_nodes(evidence(nodes=[{**node, "gpus": gpus, "hcas": hcas}]), case(), partition)
     assert [message in finding.message for finding in findings] == ([] if message is None else [True])
+
+
+def test_how_the_machine_is_measured_is_free():
+    expected = {"cluster": {"canary": "auto", "canary_file": None, "num_nodes": 2}}
+    found = {"cluster": {"canary": "on", "canary_file": "job/canary.json", "num_nodes": 2}}
+    assert check_config(expected, found) == []
+    assert check_config(expected, {"cluster": {**found["cluster"], "num_nodes": 1}})

@@ -4,7 +4,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.matrix import judge as judge_package
@@ -44,6 +44,7 @@ def test_a_throughput_figure_is_the_median():
     assert verdict(evidence(records), reference=measured()).outcome == "fail"  # 11 of 20
 
 
+@settings(deadline=None)
 @given(
     phase=st.sampled_from(sorted(SECONDS)),
     factor=st.floats(1.031, 10.0),
@@ -59,6 +60,7 @@ def test_any_phase_slower_than_its_band_is_named(phase, factor, kind):
     assert result.attribution[0].phase == phase
 
 
+@settings(deadline=None)
 @given(seconds=st.fixed_dictionaries({phase: st.floats(0.0, 1e4) for phase in SECONDS}), other=st.floats(0.0, 1e4))
 def test_the_attribution_sums_to_the_difference_of_the_total(seconds, other):
     result = verdict(run_of(seconds, other), reference=measured())
@@ -113,6 +115,7 @@ def test_removing_any_metric_fails(metric):
     assert metric in result.sentence
 
 
+@settings(deadline=None)
 @given(steps=st.integers(0, 24))
 def test_a_run_cut_short_never_passes(steps):
     assert verdict(run_of({}, steps=steps), reference=measured()).outcome == "fail"
