@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent
 LOCKS = ROOT / "ci" / "locks"
 ENVIRONMENTS = ROOT / ".nox"
 JUNIT = Path("runs") / "junit"
-GATE_PARTS = ("lint", "checks", "unit", "functional")
+GATE_PARTS = ("lint", "checks", "unit", "plugin", "functional")
 CASE_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 PLUGIN = "slurm-pytest-plugin"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -82,6 +82,11 @@ def run_functional(session: nox.Session, arguments: Sequence[str] = ()) -> None:
     run_in(session, "cpu", "pytest", "-n", "2", "--dist", "loadgroup", *selected, env=ONE_THREAD)
 
 
+def run_plugin(session: nox.Session, arguments: Sequence[str] = ()) -> None:
+    settings = ["-c", f"{PLUGIN}/pyproject.toml", "--rootdir", PLUGIN]
+    run_in(session, "core", "pytest", "-n", "2", *settings, *(arguments or [f"{PLUGIN}/tests"]), env=ONE_THREAD)
+
+
 def run_lint(session: nox.Session) -> None:
     run_in(session, "core", "ruff", "format", "--check", ".")
     run_in(session, "core", "ruff", "check", ".")
@@ -103,8 +108,7 @@ def unit(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def plugin(session: nox.Session) -> None:
     """The tests of slurm-pytest-plugin, a distribution of its own. Arguments go to pytest."""
-    settings = ["-c", f"{PLUGIN}/pyproject.toml", "--rootdir", PLUGIN]
-    run_in(session, "core", "pytest", "-n", "2", *settings, *(session.posargs or [f"{PLUGIN}/tests"]), env=ONE_THREAD)
+    run_plugin(session, session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -115,11 +119,11 @@ def functional(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def gate(session: nox.Session) -> None:
-    """What a change must pass: lint, checks, unit, and the functional cases that it needs.
+    """What a change must pass: lint, checks, unit tests, the plugin's, and the functional cases that it needs.
 
     `-- --base BRANCH` says what the change is against (else GATE_BASE, else main); where it is unknown, all cases run.
-    `--only PART` and `--without PART` choose among lint, checks, unit, functional; `--shard 1/3` takes a part of the
-    functional cases.
+    `-- --base BRANCH` says what the change is against (else GATE_BASE, else main); unknown, all cases run.
+    the functional cases.
     """
     options = gate_options(session.posargs)
     chosen = [part for part in options.only or GATE_PARTS if part not in options.without]
@@ -129,6 +133,8 @@ def gate(session: nox.Session) -> None:
         run_in(session, "core", "python", "-m", "ci.gate", "checks")
     if "unit" in chosen:
         run_unit(session)
+    if "plugin" in chosen:
+        run_plugin(session)
     if "functional" in chosen:
         report = JUNIT / f"functional-{options.shard.partition('/')[0]}"
         python = str(environment(session, "core") / "python")

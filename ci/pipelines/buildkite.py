@@ -3,6 +3,7 @@
 from typing import Any
 
 from ci.pipelines.common import (
+    CHECKS,
     CPU_INDEX,
     INSTALL,
     REPORTS,
@@ -48,7 +49,7 @@ def _gate(matrix: Matrix) -> Step:
     number = "$$((BUILDKITE_PARALLEL_JOB + 1))"
     steps = [
         _step("lint", [INSTALL, "nox -s lint"], minutes(budget.lint)),
-        _step("checks", [INSTALL, "nox -s gate -- --only checks"], minutes(budget.lint)),
+        _step("checks", [INSTALL, CHECKS], minutes(budget.lint)),
         _step(
             "unit",
             [f"python{of_python} -m pip install --quiet nox", f"{nox} -s unit -- --junitxml={junit} tests/unit"],
@@ -57,7 +58,8 @@ def _gate(matrix: Matrix) -> Step:
         _step(
             "functional",
             [
-                INSTALL,
+                CHECKS,
+    INSTALL,
                 f"trap 'mkdir -p {REPORTS} && cp -r runs/junit/functional-{number} {REPORTS}/' EXIT",
                 f"nox -s gate -- --only functional --shard {number}/$$BUILDKITE_PARALLEL_JOB_COUNT",
             ],
@@ -95,6 +97,7 @@ def _scheduled(matrix: Matrix, cadence: str) -> Step:
             )
         )  # fmt: skip
     report = [
+        CHECKS,
         INSTALL,
         f'buildkite-agent artifact download "{REPORTS}/**/*" . || true',
         'buildkite-agent artifact download "runs/verdicts/**/*" . || true',

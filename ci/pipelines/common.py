@@ -11,6 +11,7 @@ from grpo.matrix.schema import Case
 from grpo.matrix.schema.types import seconds_of
 
 HEADER = "# Written by `nox -s emit` from matrices/ and ci/pipelines/: change it there.\n"
+CHECKS = "nox -s gate -- --only checks plugin"
 INSTALL = "python -m pip install --quiet nox"
 # CPU builds of torch, where the package index has CUDA ones of several gigabytes.
 CPU_INDEX = {"PIP_EXTRA_INDEX_URL": "https://download.pytorch.org/whl/cpu"}

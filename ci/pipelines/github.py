@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from ci.pipelines.common import (
+    CHECKS,
     CPU_INDEX,
     INSTALL,
     REPORTS,
@@ -105,9 +106,7 @@ def _gate(matrix: Matrix) -> Job:
     slurm = [*_prepare(default, lock="core"), _run('sudo -E env "PATH=$PATH" nox -s slurm')]
     jobs = {
         "lint": _job([*_prepare(default, lock="core"), _run("nox -s lint")], minutes(budget.lint), env=CPU_INDEX),
-        "checks": _job(
-            [*_prepare(default, lock="core"), _run("nox -s gate -- --only checks")], minutes(budget.lint), env=CPU_INDEX
-        ),
+        "checks": _job([*_prepare(default, lock="core"), _run(CHECKS)], minutes(budget.lint), env=CPU_INDEX),
         "unit": _job(
             unit,
             minutes(budget.unit),

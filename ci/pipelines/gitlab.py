@@ -3,6 +3,7 @@
 from typing import Any
 
 from ci.pipelines.common import (
+    CHECKS,
     CPU_INDEX,
     INSTALL,
     REPORTS,
@@ -73,7 +74,7 @@ def _gate(matrix: Matrix) -> dict[str, Job]:
     of_shard = "$CI_NODE_INDEX"
     jobs = {
         "lint": _job("test", _passed("lint", "nox -s lint"), minutes(budget.lint), **requests),
-        "checks": _job("test", _passed("checks", "nox -s gate -- --only checks"), minutes(budget.lint), **requests),
+        "checks": _job("test", _passed("checks", CHECKS), minutes(budget.lint), **requests),
         "unit": _job(
             "test",
             [f"nox -s unit -- --junitxml={REPORTS}/unit-$PYTHON/unit.xml tests/unit"],

@@ -72,13 +72,14 @@ def test_ids_become_their_tests_and_the_rest_is_pytests_own(tasks, given, told):
                 "mypy",
                 "python -m ci.gate checks",
                 "pytest",
+                "pytest",
                 "python -m ci.gate select",
                 "grpo",
                 "pytest",
             ],
         ),
         (["--only", "checks"], ["python -m ci.gate checks"]),
-        (["--without", "unit", "functional"], ["ruff", "ruff", "mypy", "python -m ci.gate checks"]),
+        (["--without", "unit", "plugin", "functional"], ["ruff", "ruff", "mypy", "python -m ci.gate checks"]),
     ],
 )
 def test_the_gate_is_made_of_its_parts(tasks, given, programs):
@@ -104,4 +105,4 @@ def test_the_script_of_ci_runs_the_gate_and_the_readmes_command():
     )
     lines = [line.removeprefix(".nox/runner/bin/") for line in script.splitlines()]
     assert command in lines
-    assert any(line.startswith("nox -s gate -- --only lint checks") for line in lines)
+    assert any(line.startswith("nox -s gate -- --only lint checks plugin") for line in lines)
