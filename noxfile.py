@@ -122,8 +122,8 @@ def gate(session: nox.Session) -> None:
     """What a change must pass: lint, checks, unit tests, the plugin's, and the functional cases that it needs.
 
     `-- --base BRANCH` says what the change is against (else GATE_BASE, else main); where it is unknown, all cases run.
-    `-- --base BRANCH` says what the change is against (else GATE_BASE, else main); unknown, all cases run.
-    the functional cases.
+    `--only PART` and `--without PART` choose among lint, checks, unit, plugin, functional; `--shard 1/3` takes a part
+    of the functional cases.
     """
     options = gate_options(session.posargs)
     chosen = [part for part in options.only or GATE_PARTS if part not in options.without]
