@@ -251,8 +251,16 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
-    """A case of the gpu layer on this machine, judged: `-- CASE [--partition P]`."""
-    run_in(session, "cuda", "grpo", "matrix", "run", *session.posargs)
+    """A case of the gpu layer here, judged: `-- CASE [--partition P]`; else workers' speed and memory on one GPU.
+
+    Without a case, arguments go to benchmarks.gpu, which measures against bare loops and the plan.
+    """
+    arguments = session.posargs
+    if arguments and CASE_ID.fullmatch(arguments[0]):
+        run_in(session, "cuda", "grpo", "matrix", "run", *arguments)
+        return
+    out = () if any(each.startswith("--out") for each in arguments) else ("--out", "runs/gpu")
+    run_in(session, "cuda", "python", "-m", "benchmarks.gpu", *out, *arguments)
 
 
 @nox.session(venv_backend="none")

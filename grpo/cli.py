@@ -167,13 +167,13 @@ def report(
 
 
 app.command("judge")(judge)
+app.command("status")(status)
 app.command("compare")(compare)
 app.command("canary")(canary)
 app.command("doctor")(doctor)
 app.command("diagnose")(diagnose)
 app.command("accept")(accept)
 app.command("rebase")(rebase)
-app.command("status")(status)
 app.add_typer(matrix_app, name="matrix")
 
 

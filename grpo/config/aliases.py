@@ -28,6 +28,9 @@ ALIASES: Mapping[str, Alias] = MappingProxyType({
 })  # fmt: skip
 
 _ONE_OPTIMIZER = "both backends take policy.optimizer and policy.scheduler"
+_UPDATES_ON_GPU = (
+    "the optimizer updates on the GPU; policy.generation.colocated.offload_optimizer moves its state in between"
+)
 _DDP = "policy.megatron_cfg.distributed_data_parallel_config"
 _FIXED = "the backend chooses it; there is nothing to set"
 
@@ -46,6 +49,8 @@ HINTS: Mapping[str, str] = MappingProxyType({
     "policy.megatron_cfg.optimizer.use_distributed_optimizer": (
         f"use {_DDP}.use_distributed_optimizer"
     ),
+    "policy.megatron_cfg.optimizer.optimizer_cpu_offload": _UPDATES_ON_GPU,
+    "policy.megatron_cfg.optimizer.optimizer_offload_fraction": _UPDATES_ON_GPU,
     "policy.megatron_cfg.optimizer": _ONE_OPTIMIZER,
     "policy.megatron_cfg.scheduler.lr_warmup_iters": "use policy.scheduler.warmup_steps",
     "policy.megatron_cfg.scheduler": _ONE_OPTIMIZER,

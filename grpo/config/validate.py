@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 
 from grpo.config.check import listed, show
-from grpo.config.rules import algorithm, asynchronous, parallel, run, sampling
+from grpo.config.rules import algorithm, asynchronous, parallel, placement, run, sampling
 from grpo.config.rules.conflict import Conflict, Rule
 from grpo.config.schema import Config
 from grpo.errors import ConfigError
 
-RULES: tuple[Rule, ...] = (*algorithm.RULES, *sampling.RULES, *parallel.RULES, *run.RULES, *asynchronous.RULES)
+RULES: tuple[Rule, ...] = (
+    *algorithm.RULES, *sampling.RULES, *parallel.RULES, *placement.RULES, *run.RULES, *asynchronous.RULES,
+)  # fmt: skip
 
 
 def validate(config: Config, provenance: Mapping[str, str]) -> None:
@@ -31,4 +33,4 @@ def _message(config: Config, conflict: Conflict, provenance: Mapping[str, str]) 
 
 def notes(config: Config) -> tuple[str, ...]:
     """What is allowed and probably not meant."""
-    return tuple(run.notes(config))
+    return (*run.notes(config), *placement.notes(config))

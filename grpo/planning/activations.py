@@ -90,9 +90,9 @@ def scoring_activations(dimensions: Dimensions, parallel: Parallel, tokens: int,
     return tokens * (max(wide, norm) + 3 * compute_bytes * dimensions.hidden)
 
 
-def logit_chunk_bytes(dimensions: Dimensions, parallel: Parallel, chunk: int, compute_bytes: int) -> float:
-    """Logits of one chunk of tokens: as computed, as float32 log-probs, and in the backward pass both gradients."""
-    return chunk * dimensions.vocab / parallel.tensor * (2 * compute_bytes + 2 * FLOAT32)
+def logit_chunk_bytes(dimensions: Dimensions, parallel: Parallel, chunk: int, *, entropy: bool) -> float:
+    """Logits of one chunk of tokens and their log-probs, float32 both; one more where the entropy has a gradient."""
+    return chunk * dimensions.vocab / parallel.tensor * FLOAT32 * (3 if entropy else 2)
 
 
 def head_gradient_bytes(dimensions: Dimensions, parallel: Parallel) -> float:

@@ -12,6 +12,9 @@ from grpo.planning.setting import FLOAT32, Setting
 from grpo.planning.workload import RankWork
 
 FSDP_GATHER, FSDP_REDUCE = "fsdp all-gather", "fsdp reduce-scatter"  # these run beside the computation
+GRADIENT_SCATTER, PARAMETER_GATHER, GRADIENT_SUM = (
+    "gradient reduce-scatter", "parameter all-gather", "gradient all-reduce",
+)  # fmt: skip
 BACKWARD = ", backward"
 Link = Literal["nvlink", "network"]
 
@@ -105,16 +108,20 @@ def backward_collectives(setting: Setting) -> list[Collective]:
 
 
 def update_collectives(setting: Setting) -> list[Collective]:
-    """Megatron's distributed optimizer: gradients are scattered, parameters gathered, once an update."""
+    """Megatron's, once an update: its distributed optimizer scatters gradients and gathers parameters.
+
+    Without it gradients are summed over the copies of the model.
+    """
     parallel = setting.parallel
     if parallel.backend != "megatron" or parallel.data == 1:
         return []
     data = groups(parallel)[1]
     moved = setting.workload.updates * data.others * _largest_stage(setting)
-    return [
-        data.collective(setting.partition, "policy_training", kind, each * moved)
-        for kind, each in (("gradient reduce-scatter", FLOAT32), ("parameter all-gather", setting.compute_bytes))
-    ]
+    if parallel.distributed_optimizer:
+        kinds = [(GRADIENT_SCATTER, FLOAT32), (PARAMETER_GATHER, setting.compute_bytes)]
+    else:
+        kinds = [(GRADIENT_SUM, 2 * FLOAT32)]
+    return [data.collective(setting.partition, "policy_training", kind, each * moved) for kind, each in kinds]
 
 
 def refit_collectives(setting: Setting) -> list[Collective]:

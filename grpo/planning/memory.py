@@ -62,14 +62,14 @@ def policy_state(setting: Setting, stage: int) -> PolicyState:
     DTensor: float32 masters, gradients and two moments, divided over all ranks of a copy and over its copies (FSDP2);
     one process alone has a rounded copy of the masters instead of gathering; with one copy of the model nothing that
     is gathered is given back within a pass. Megatron: parameters in the compute dtype and float32 gradients on every
-    rank of a copy, masters and moments divided over the copies.
+    rank of a copy, masters and moments divided over the copies by its distributed optimizer, else on every rank.
     """
     model, parallel, c = setting.model, setting.parallel, setting.compute_bytes
     kept = needs_reference(setting.config)
     if parallel.backend == "megatron":
         held = stage_elements(model, parallel, stage)
         masters = FLOAT32 if c != FLOAT32 else 0
-        optimizer = (masters + MOMENTS) * -(-held // parallel.data)
+        optimizer = (masters + MOMENTS) * -(-held // (parallel.data if parallel.distributed_optimizer else 1))
         return PolicyState(c * held, FLOAT32 * held, optimizer, c * held * kept, 0, 0)
     held = sharded_elements(model, parallel.tensor, parallel.data)
     masters, reference = FLOAT32 * held, c * held * kept
@@ -143,7 +143,8 @@ def _training_bytes(setting: Setting, state: PolicyState, stage: int) -> dict[st
     logits = 0.0
     if stage == setting.last_stage:
         chunk = min(chunk_tokens(setting), setting.workload.train_cap)
-        logits = logit_chunk_bytes(d, parallel, chunk, setting.compute_bytes) + head_gradient_bytes(d, parallel)
+        entropy = setting.config.loss_fn.entropy_coef != 0
+        logits = logit_chunk_bytes(d, parallel, chunk, entropy=entropy) + head_gradient_bytes(d, parallel)
     return {
         "parameters": state.parameters,
         "gradients": state.gradients,
@@ -162,7 +163,17 @@ def _scoring_bytes(setting: Setting, state: PolicyState, stage: int) -> dict[str
         "reference": state.reference,
         "gathered": state.gathered,
         "activations": scoring_activations(d, parallel, setting.workload.score_cap, c),
-        "logits": chunk * d.vocab / parallel.tensor * (c + FLOAT32) if stage == setting.last_stage else 0.0,
+        "logits": logit_chunk_bytes(d, parallel, chunk, entropy=False) if stage == setting.last_stage else 0.0,
+    }
+
+
+def worker_memory(setting: Setting, stage: int = 0) -> dict[str, dict[str, float]]:
+    """Of the policy worker alone on a rank of pipeline stage `stage`, all of it on the GPU: in each of its phases."""
+    state = policy_state(setting, stage)
+    idle = {"gradients": 0.0, "optimizer": state.optimizer}
+    return {
+        "logprobs": idle | _scoring_bytes(setting, state, stage),
+        "policy_training": {"reference": state.reference} | _training_bytes(setting, state, stage),
     }
 
 

@@ -26,6 +26,9 @@ class Parallel:
     sequence_parallel: bool = False
     recompute: bool = False
     cpu_offload: bool = False
+    distributed_optimizer: bool = True  # Megatron: masters and moments are divided over the copies of the model
+    overlap_grad_reduce: bool = False  # Megatron: gradients are summed beside the last backward pass of an update
+    overlap_param_gather: bool = False  # Megatron: parameters are gathered beside the first forward pass after it
 
     @property
     def ranks(self) -> int:
@@ -55,6 +58,9 @@ def training_parallel(config: Config) -> Parallel:
         return Parallel(
             "megatron", cfg.tensor_model_parallel_size, cfg.pipeline_model_parallel_size, found.data_parallel_size,
             config.cluster.gpus_per_node, cfg.sequence_parallel, cfg.activation_checkpointing,
+            distributed_optimizer=cfg.distributed_data_parallel_config.use_distributed_optimizer,
+            overlap_grad_reduce=cfg.distributed_data_parallel_config.overlap_grad_reduce,
+            overlap_param_gather=cfg.distributed_data_parallel_config.overlap_param_gather,
         )  # fmt: skip
     dtensor = policy.dtensor_cfg
     _without_context_parallel("policy.dtensor_cfg", dtensor.context_parallel_size)

@@ -14,6 +14,7 @@ from grpo.planning.collectives import (
     BACKWARD,
     FSDP_GATHER,
     FSDP_REDUCE,
+    PARAMETER_GATHER,
     Collective,
     backward_collectives,
     forward_collectives,
@@ -149,11 +150,26 @@ def training_time(setting: Setting) -> PhaseTime:
     parts += _direction(_backward(setting, work), back, 2 * copied, "backward")
     if parallel.pipeline > 1:
         parts.append(_bubble(setting, parts, work.micro_batches, workload.updates))
-    parts += [Part(each.kind, each.seconds, each.link) for each in update_collectives(setting)]
+    parts += _update_parts(setting, parts)
     parts.append(_optimizer(setting, shard))
     if setting.offloads and setting.resident == Resident.NONE:
         parts.append(_copy(setting, "optimizer onload", policy_state(setting, setting.last_stage).optimizer))
     return PhaseTime("policy_training", tuple(parts))
+
+
+def _update_parts(setting: Setting, passes: Sequence[Part]) -> list[Part]:
+    """Megatron's collectives of the updates; one that overlaps a micro-batch's pass counts for what exceeds it."""
+    parallel, workload = setting.parallel, setting.workload
+    an_update = workload.updates / max(workload.training.micro_batches, 1)
+    parts = []
+    for each in update_collectives(setting):
+        gathers = each.kind == PARAMETER_GATHER
+        overlaps = parallel.overlap_param_gather if gathers else parallel.overlap_grad_reduce
+        label = "forward" if gathers else "backward"
+        beside = sum(part.seconds for part in passes if part.name.startswith(label)) * an_update if overlaps else 0.0
+        if each.seconds > beside:
+            parts.append(Part(each.kind, each.seconds - beside, each.link))
+    return parts
 
 
 def _optimizer(setting: Setting, shard: float) -> Part:
@@ -169,7 +185,8 @@ def _local_elements(setting: Setting) -> float:
     """Elements whose optimizer state this rank has."""
     model, parallel = setting.model, setting.parallel
     if parallel.backend == "megatron":
-        return tensor_elements(model, parallel.tensor) / parallel.pipeline / parallel.data
+        copies = parallel.data if parallel.distributed_optimizer else 1
+        return tensor_elements(model, parallel.tensor) / parallel.pipeline / copies
     return sharded_elements(model, parallel.tensor, parallel.data)
 
 

@@ -39,13 +39,13 @@ def logits_traffic(
 ) -> tuple[float, float]:
     """Bytes of the forward and of the backward pass over `tokens` predicted tokens in `batches` micro-batches.
 
-    A chunk's logits are written, read twice and written as float32 log-probs. The backward pass makes them again where
-    a micro-batch has several chunks, forms the gradient in float32, rounds it for two products, and adds each chunk's
-    weight gradient to the sum in float32.
+    A chunk's logits are written in float32, read and written as log-probs. The backward pass makes them again where a
+    micro-batch has several chunks, forms their rounded gradient, which two products read, and adds each chunk's weight
+    gradient to the sum in float32.
     """
     width = dimensions.vocab / parallel.tensor
-    forward = (3 * compute_bytes + FLOAT32) * width * tokens
+    forward = 3 * FLOAT32 * width * tokens
     chunks = batches * ceil(tokens / max(batches, 1) / chunk)
     again = forward if chunks > batches else 0.0
     sums = 2 * FLOAT32 * width * dimensions.hidden * chunks
-    return forward, again + (6 * FLOAT32 + 2 * compute_bytes) * width * tokens + sums
+    return forward, again + (FLOAT32 + 3 * compute_bytes) * width * tokens + sums

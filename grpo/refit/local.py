@@ -1,5 +1,6 @@
 """Weights from the policy to an engine in the same process."""
 
+from grpo.placement.resources import Residence, Resource
 from grpo.telemetry.timers import PhaseTimer
 from grpo.workers.protocol import Generator, Policy
 
@@ -15,11 +16,9 @@ class LocalRefit:
     def ensure_current(self, timer: PhaseTimer) -> None:
         """Send the weights unless the engine has this version already; its time belongs to the phase refit."""
         version = self._policy.weight_version
-        if self._delivered == version:
+        given_up = self._generator.residences()[Resource.ENGINE_WEIGHTS] == Residence.ABSENT
+        if self._delivered == version and not given_up:
             return
-        with timer.phase("refit"):
-            with timer.part("transfer"):
-                self._generator.update_weights(self._policy.export_weights(), version)
-            with timer.part("wake"):
-                self._generator.wake()
+        with timer.phase("refit"), timer.part("transfer"):
+            self._generator.update_weights(self._policy.export_weights(), version)
         self._delivered = version

@@ -1,14 +1,22 @@
 """Where the seconds of a step go: every second belongs to exactly one phase, and what no phase claims is `other`."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 Phase = Literal[
     "data", "refit", "generation", "rewards", "advantages", "logprobs", "policy_training", "validation", "checkpoint"
 ]
 PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
+class Charge(NamedTuple):
+    """Seconds spent between two phases for the sake of one of them."""
+
+    phase: Phase
+    part: str
+    seconds: float
 
 
 class PhaseTimer:
@@ -26,14 +34,20 @@ class PhaseTimer:
     fault of the caller and raises RuntimeError.
 
     `synchronise` (for example `torch.cuda.synchronize`) is called before each reading, so that queued device work
-    counts where it was asked for.
+    counts where it was asked for. `entering` is called with each phase before its time begins: it makes ready what the
+    phase needs, and says which phase each of its own seconds belongs to.
     """
 
     def __init__(
-        self, *, clock: Callable[[], float] = time.perf_counter, synchronise: Callable[[], None] | None = None
+        self,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        synchronise: Callable[[], None] | None = None,
+        entering: Callable[[Phase], Iterable[Charge]] | None = None,
     ) -> None:
         self._clock = clock
         self._synchronise = synchronise
+        self.entering = entering
         self._in_step = False
         self._phase: Phase | None = None
         self._part: str | None = None
@@ -68,6 +82,9 @@ class PhaseTimer:
             raise RuntimeError(f"phase {name!r} outside a step")
         if self._phase is not None:
             raise RuntimeError(f"phase {name!r} inside phase {self._phase!r}: a second would count twice")
+        if self.entering is not None:
+            for charge in self.entering(name):
+                self._charge(charge)
         self._phase = name
         started = self._now()
         try:
@@ -93,6 +110,10 @@ class PhaseTimer:
         """A part of the current phase that was measured elsewhere, for example in a worker."""
         key = self._part_key(name)
         self._seconds[key] = self._seconds.get(key, 0.0) + seconds
+
+    def _charge(self, charge: Charge) -> None:
+        for key in (f"timing/{charge.phase}", f"timing/{charge.phase}/{charge.part}"):
+            self._seconds[key] = self._seconds.get(key, 0.0) + charge.seconds
 
     def _part_key(self, name: str) -> str:
         if self._phase is None:

@@ -15,6 +15,8 @@ from grpo.checkpoint.manager import CheckpointManager
 from grpo.config.schema import Config
 from grpo.data.loader import PromptLoader
 from grpo.models.dimensions import Dimensions
+from grpo.placement.placement import Placement, sleep_until_needed
+from grpo.placement.plan import plan_of
 from grpo.refit.local import LocalRefit
 from grpo.rewards.scoring import Rewards
 from grpo.rollout.on_demand import OnDemandSource
@@ -55,6 +57,8 @@ def assembled(
         reservation = stack.enter_context(reserved_for(config))
         generator, asynchronous = _generator(prepared, reservation)
         stack.callback(generator.shutdown)
+        plan = plan_of(config)
+        sleep_until_needed(plan, generator)
         policy = stack.enter_context(started_policy(config, reservation))
         scorer = SharedScorer(
             Scorer(rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping)
@@ -77,6 +81,7 @@ def assembled(
             policy=policy,
             source=source,
             refit=LocalRefit(policy, generator),
+            placement=Placement(plan, policy, generator),
             evaluator=_evaluator(prepared, generator, scorer),
             checkpoints=checkpoints,
             run=run,

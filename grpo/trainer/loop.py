@@ -14,6 +14,7 @@ from grpo.checkpoint.manager import CheckpointManager
 from grpo.checkpoint.rng import capture_rng, restore_rng
 from grpo.checkpoint.signals import StopRequest
 from grpo.config.schema import Config
+from grpo.placement.placement import Placement
 from grpo.refit.local import LocalRefit
 from grpo.rollout.source import Rollout, RolloutSource
 from grpo.telemetry.memory import memory_metrics
@@ -47,6 +48,7 @@ class Parts:
     policy: Policy
     source: RolloutSource
     refit: LocalRefit
+    placement: Placement
     evaluator: Evaluator | None
     checkpoints: CheckpointManager | None
     run: RunDirectory
@@ -89,6 +91,7 @@ class Trainer:
 
     def __init__(self, parts: Parts, config: Config) -> None:
         self._parts = parts
+        parts.timer.entering = parts.placement.enter  # no phase begins before everything is where it needs it
         self._config = config
         self._progress = Progress(recent_rewards=deque(maxlen=config.grpo.stop_window))
         self._unpublished: dict[str, float] | None = None
@@ -168,7 +171,7 @@ class Trainer:
             **update_metrics(updates),
             **memory_metrics(),
         }
-        for measure in parts.measures:
+        for measure in (*parts.measures, parts.placement.step_metrics):
             metrics |= measure()
         self._progress.recent_rewards.append(metrics["train/reward"])
         reason = self._finished(stop)

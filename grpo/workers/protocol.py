@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from grpo.batching.batch import Batch
+from grpo.placement.resources import EngineTag, Residence, Resource
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,18 @@ class Policy(Protocol):
         """Take back what `state` gave."""
         ...
 
+    def residences(self) -> Mapping[Resource, Residence]:
+        """Where each resource is. This, `move` and `release` are for placement alone: see `MovablePolicy`."""
+        ...
+
+    def move(self, resource: Resource, residence: Residence) -> int:
+        """Move one; the bytes that were copied."""
+        ...
+
+    def release(self) -> Mapping[str, float]:
+        """Give freed memory back to the driver; what is held then, in GiB."""
+        ...
+
 
 class Generator(Protocol):
     """The engine that samples."""
@@ -128,12 +141,16 @@ class Generator(Protocol):
         """Replace all weights and drop cached prefixes. Raises if a name is missing, unknown or of another shape."""
         ...
 
-    def sleep(self) -> None:
-        """Give back what the engine holds on the device while it is not needed."""
+    def residences(self) -> Mapping[Resource, Residence]:
+        """Where weights and KV cache are. This, `sleep` and `wake` are for placement alone: see `MovableEngine`."""
         ...
 
-    def wake(self) -> None:
-        """Be ready to `generate` again."""
+    def sleep(self, level: Literal[1, 2]) -> None:
+        """Give up the KV cache, and the weights: to host memory (1), or altogether (2)."""
+        ...
+
+    def wake(self, tags: Sequence[EngineTag]) -> None:
+        """Take memory for them again. Weights that were given up have no values until they are updated."""
         ...
 
     def shutdown(self) -> None:

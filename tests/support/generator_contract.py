@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from grpo.errors import GenerationError
 from grpo.models.loading import load_model
+from grpo.placement.errors import PlacementError
 from grpo.workers.protocol import Completion, Generator, SamplingParams
 from tests.support.generation import (
     CONTEXT,
@@ -278,11 +279,33 @@ class GeneratorContract:
     def test_no_prompts_no_completions(self, engine):
         assert engine.generate([], 4, plain(2), []) == []
 
-    def test_sleep_and_wake_keep_the_weights(self, engine):
+    def test_sleep_at_level_one_keeps_the_weights(self, engine):
         before = engine.generate(PROMPTS, 2, plain(4), [1, 2, 3, 4])
-        engine.sleep()
-        engine.wake()
+        for tags in (["weights", "kv_cache"], ["weights"]):
+            engine.sleep(1)
+            assert set(engine.residences().values()) == {"cpu", "absent"}
+            engine.wake(tags)
+        engine.wake(["kv_cache"])
+        assert set(engine.residences().values()) == {"gpu"}
         assert engine.generate(PROMPTS, 2, plain(4), [1, 2, 3, 4]) == before
+
+    def test_sleep_at_level_two_is_over_with_a_refit(self, engine, folder):
+        before = engine.generate(PROMPTS, 2, plain(4), [1, 2, 3, 4])
+        engine.sleep(2)
+        engine.wake(["weights"])
+        with pytest.raises(PlacementError, match="without values until a refit"):
+            engine.wake(["kv_cache"])
+        engine.update_weights(weights_of(folder), 0)
+        engine.wake(["kv_cache"])
+        assert engine.generate(PROMPTS, 2, plain(4), [1, 2, 3, 4]) == before
+
+    def test_asleep_it_refuses_to_generate_and_to_be_updated(self, engine, folder):
+        engine.sleep(1)
+        with pytest.raises(PlacementError, match="generate needs engine_weights on gpu, but it is on cpu"):
+            engine.generate(PROMPTS, 2, plain(4), [1, 2, 3, 4])
+        with pytest.raises(PlacementError, match="update_weights needs engine_weights"):
+            engine.update_weights(weights_of(folder), 0)
+        engine.wake(["weights", "kv_cache"])
 
 
 def _text(tokens: list[int]) -> str:

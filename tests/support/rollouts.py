@@ -1,11 +1,14 @@
 """Prompts, completions, trajectories, and stand-ins for an engine and a scorer whose every answer the test chooses."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from torch import Tensor
 
 from grpo.data.prompt import Prompt
+from grpo.placement.resources import EngineTag, Residence, Resource
 from grpo.rollout.trajectory import Trajectory
+from grpo.workers.offload.engine import EngineResidence
 from grpo.workers.protocol import Completion, SamplingParams
 
 
@@ -41,6 +44,7 @@ class RecordingGenerator:
         self.calls: list[tuple[list[Sequence[int]], int, SamplingParams, list[int]]] = []
         self.received: list[tuple[int, dict[str, Tensor]]] = []
         self.shut_down = False
+        self.residence = EngineResidence()
 
     def generate(
         self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
@@ -49,12 +53,18 @@ class RecordingGenerator:
         return [[self.answer] * num_completions for _ in prompts]
 
     def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
+        self.residence.updated()
         self.received.append((version, {name: tensor.clone() for name, tensor in weights}))
         self.weight_version = version
 
-    def sleep(self) -> None: ...
+    def residences(self) -> dict[Resource, Residence]:
+        return self.residence.residences()
 
-    def wake(self) -> None: ...
+    def sleep(self, level: Literal[1, 2]) -> None:
+        self.residence.fell_asleep(level)
+
+    def wake(self, tags: Sequence[EngineTag]) -> None:
+        self.residence.woke(tags)
 
     def shutdown(self) -> None:
         self.shut_down = True

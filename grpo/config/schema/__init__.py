@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from grpo.config.schema.algorithm import Grpo, LossFn, RewardScaling, RewardShaping
+from grpo.config.schema.algorithm import AsyncGrpo, Grpo, LossFn, RewardScaling, RewardShaping
 from grpo.config.schema.base import Section
 from grpo.config.schema.data import (
     Data,
@@ -27,10 +27,10 @@ from grpo.config.schema.policy import (
 from grpo.config.schema.run import Checkpointing, Cluster, Logger
 
 __all__ = [
-    "Checkpointing", "Cluster", "Config", "DTensorCfg", "Data", "Dataset", "DynamicBatching", "Env", "FileDataset",
-    "FunctionDataset", "Generation", "Grpo", "HubDataset", "Logger", "LossFn", "MegatronCfg", "Optimizer", "Policy",
-    "ReasoningGymDataset", "RewardScaling", "RewardShaping", "Schedule", "Section", "SequencePacking", "Tokenizer",
-    "ValidationSampling", "VllmCfg",
+    "AsyncGrpo", "Checkpointing", "Cluster", "Config", "DTensorCfg", "Data", "Dataset", "DynamicBatching", "Env",
+    "FileDataset", "FunctionDataset", "Generation", "Grpo", "HubDataset", "Logger", "LossFn", "MegatronCfg",
+    "Optimizer", "Policy", "ReasoningGymDataset", "RewardScaling", "RewardShaping", "Schedule", "Section",
+    "SequencePacking", "Tokenizer", "ValidationSampling", "VllmCfg",
 ]  # fmt: skip
 
 

@@ -26,10 +26,20 @@ class ColocatedResources(Section):
 
 
 class Colocated(Section):
-    """Whether policy and engine share GPUs; if not, what the engine gets."""
+    """Whether policy and engine share GPUs and what they give up to each other; if not, what the engine gets."""
 
     enabled: bool = True
     resources: ColocatedResources = ColocatedResources()
+    offload_optimizer: bool = Field(
+        False,
+        description="from refit to log-probs, optimizer state is in host memory and gradients are freed",
+    )
+    offload_parameters: bool = Field(False, description="while the engine generates, parameters are in host memory")
+    sleep_level: Literal[0, 1, 2] = Field(
+        0,
+        description="what the engine gives up while the policy works: 0 nothing, 1 the KV cache, with its weights in "
+        "host memory, 2 both, the weights coming back with the refit",
+    )
 
 
 class ValidationSampling(Section):

@@ -121,6 +121,12 @@ class Policy(Section):
     )
     max_total_sequence_length: int = Field(512, gt=1)
     max_grad_norm: float | None = Field(1.0, gt=0, description="null: no clipping")
+    offload_optimizer_for_logprob: bool = Field(
+        False, description="colocated only: optimizer state is in host memory during the log-prob passes"
+    )
+    offload_reference: bool = Field(
+        False, description="colocated only: the reference policy is on the GPU during its own pass alone"
+    )
     dtensor_cfg: DTensorCfg = DTensorCfg()
     megatron_cfg: MegatronCfg = MegatronCfg()
     dynamic_batching: DynamicBatching = DynamicBatching()

@@ -55,13 +55,6 @@ class Cluster(Section):
     ray_address: str | None = Field(
         None, description="host:port of a running Ray cluster, or 'auto'; null: Ray is started on this machine"
     )
-    canary: Literal["auto", "on", "off"] = Field(
-        "auto", description="measure this node before training; 'auto': in a Slurm job, and not elsewhere"
-    )
-    canary_file: str | None = Field(
-        None,
-        description="a canary.json that was measured on all nodes of the job already; null: measure this node",
-    )
     join_timeout_s: float = Field(
         120.0, ge=0, description="seconds that nodes of the cluster at `ray_address` may take to come up"
     )
@@ -76,6 +69,13 @@ class Cluster(Section):
         gt=0,
         description="seconds that one step may take before the run writes its stacks to standard error and exits "
         "with status 1",
+    )
+    canary: Literal["auto", "on", "off"] = Field(
+        "auto", description="measure this node before training; 'auto': in a Slurm job, and not elsewhere"
+    )
+    canary_file: str | None = Field(
+        None,
+        description="a canary.json that was measured on all nodes of the job already; null: measure this node",
     )
     worker_timeout_s: float = Field(
         1800.0, gt=0, description="seconds that a worker process may take for its start or one call before it is killed"

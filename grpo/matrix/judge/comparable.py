@@ -9,13 +9,8 @@ from grpo.matrix.schema import Case, Partition, Reference
 
 # What is left out changes neither what is computed nor how fast: where files go, when they are written, deadlines.
 _FREE = (
-    "logger.",
-    "checkpointing.",
-    "cluster.worker_timeout_s",
-    "cluster.ray_address",
-    "cluster.canary",
-    "grpo.seed",
-)
+    "logger.", "checkpointing.", "cluster.worker_timeout_s", "cluster.ray_address", "cluster.canary", "grpo.seed",
+)  # fmt: skip
 # How many parts of a version must agree.
 _PARTS = {"torch": 2, "vllm": 2, "megatron_core": 2, "cuda": 1, "driver": 1}
 _MIG_ON = "Enabled"

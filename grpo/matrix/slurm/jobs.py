@@ -31,6 +31,8 @@ def job_in(folder: Path) -> JobView | None:
     job_id = last_job(folder)
     if job_id is None:
         return None
+    if not job_id.isdigit():
+        return JobView(job_id, "on the machine that submitted it")
     try:
         return job_view(job_id)
     except SlurmError:

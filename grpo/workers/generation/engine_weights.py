@@ -30,6 +30,10 @@ class EngineWeights:
         """The tensor that holds these parameters one after the other: a group given as `fused`, or one name."""
         return self._blocks[tuple(self._expected.aliases.get(name, name) for name in names)]
 
+    def blocks(self) -> list[Tensor]:
+        """All that is held, without copies."""
+        return list(self._blocks.values())
+
     def replace(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take a whole set of weights. On an error the old ones stay.
 

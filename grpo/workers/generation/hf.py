@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from grpo.config.schema import Config
 from grpo.models.loading import load_model, load_tokenizer
 from grpo.models.locate import locate_model
+from grpo.placement.resources import EngineTag, Residence, Resource
 from grpo.workers.generation.decoder import Decoder, TransformersDecoder
 from grpo.workers.generation.decoding import Job, decode
 from grpo.workers.generation.dense_decoder import DenseDecoder, fused_names, supports
@@ -20,6 +21,9 @@ from grpo.workers.generation.engine_weights import EngineWeights
 from grpo.workers.generation.requests import check_requests
 from grpo.workers.generation.stopping import StopStrings
 from grpo.workers.generation.vllm_arguments import context_length
+from grpo.workers.offload.engine import EngineResidence
+from grpo.workers.offload.memory import DeviceMemory, memory_of
+from grpo.workers.offload.storages import storages_of
 from grpo.workers.protocol import Completion, SamplingParams
 
 CACHE_BYTES = 2 << 30  # of one batch: keys, values and the logits of a step
@@ -28,8 +32,8 @@ CACHE_BYTES = 2 << 30  # of one batch: keys, values and the logits of a step
 class HfGenerator:
     """A `Generator` over a transformers model of its own, in this process.
 
-    Dense Llama-like models are decoded by `DenseDecoder`, all others by their own forward. `sleep` and `wake` do
-    nothing: the weights stay where they are and the cache lives only inside `generate`.
+    Dense Llama-like models are decoded by `DenseDecoder`, all others by their own forward. The cache lives only inside
+    `generate`: asleep are the weights alone.
     """
 
     def __init__(self, config: Config, model_path: Path, *, cache_bytes: int = CACHE_BYTES) -> None:
@@ -53,6 +57,9 @@ class HfGenerator:
         self._weights = EngineWeights(model, self._vocabulary, fused_names(model) if dense else ())
         self._decoder: Decoder = DenseDecoder(model, self._weights) if dense else TransformersDecoder(model)
         self._tokenizer: Any = None
+        self.memory: DeviceMemory = memory_of(self._device)
+        self._residence = EngineResidence()
+        self._asleep: list[torch.UntypedStorage] = []
         self.weight_version = 0
 
     def generate(
@@ -66,6 +73,7 @@ class HfGenerator:
         Raises:
             GenerationError: a request that the model cannot take, or logits that are not finite.
         """
+        self._residence.need_all("generate")
         check_requests(prompts, num_completions, sampling, seeds, context=self._context, vocabulary=self._vocabulary)
         strings = StopStrings(self._load_tokenizer(), sampling) if sampling.stop_strings else None
         results: list[list[Completion]] = [[] for _ in prompts]
@@ -82,16 +90,37 @@ class HfGenerator:
         Raises:
             GenerationError: a name is unknown, arrives twice or is missing, or a shape differs.
         """
+        self._residence.need_weights("update_weights")
         self._weights.replace(weights)
         if isinstance(self._decoder, DenseDecoder):
             self._decoder.bind()
+        self._residence.updated()
         self.weight_version = version
 
-    def sleep(self) -> None:
-        """Nothing is held between calls that could be given back while the weights stay."""
+    def residences(self) -> dict[Resource, Residence]:
+        """Where weights and KV cache are."""
+        return self._residence.residences()
 
-    def wake(self) -> None:
-        """Always ready."""
+    def sleep(self, level: Literal[1, 2]) -> None:
+        """See `Generator.sleep`."""
+        self._residence.fell_asleep(level)
+        self._asleep = storages_of(self._weights.blocks(), self._device)
+        if level == 1:
+            self.memory.offload(Resource.ENGINE_WEIGHTS, self._asleep, changed=True)
+        else:
+            self.memory.drop(Resource.ENGINE_WEIGHTS, self._asleep)
+        self.memory.release()
+
+    def wake(self, tags: Sequence[EngineTag]) -> None:
+        """See `Generator.wake`."""
+        saved = self._residence.weights == Residence.CPU
+        self._residence.woke(tags)
+        if "weights" in tags:
+            asleep, self._asleep = self._asleep, []
+            if saved:
+                self.memory.onload(Resource.ENGINE_WEIGHTS, asleep)
+            else:
+                self.memory.remake(Resource.ENGINE_WEIGHTS, asleep)
 
     def shutdown(self) -> None:
         """Nothing runs outside `generate`."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from grpo.config.schema import Config
+from grpo.placement.resources import EngineTag, Residence, Resource
 from grpo.workers.generation.local import make_local_generator
 from grpo.workers.groups.packed import PackedTensor
 from grpo.workers.groups.ray_session import STOP_SECONDS
 from grpo.workers.groups.ray_worker import RayWorker
 from grpo.workers.groups.reservation import Reservation
+from grpo.workers.offload.engine import EngineResidence
 from grpo.workers.protocol import Completion, SamplingParams
 
 
@@ -33,11 +36,11 @@ class EngineProcess:
     def update_weights(self, weights: Sequence[PackedTensor], version: int) -> None:
         self._engine.update_weights((weight.unpack() for weight in weights), version)
 
-    def sleep(self) -> None:
-        self._engine.sleep()
+    def sleep(self, level: Literal[1, 2]) -> None:
+        self._engine.sleep(level)
 
-    def wake(self) -> None:
-        self._engine.wake()
+    def wake(self, tags: Sequence[EngineTag]) -> None:
+        self._engine.wake(tags)
 
     def shutdown(self) -> None:
         self._engine.shutdown()
@@ -62,6 +65,7 @@ class RemoteGenerator:
             reservation=reservation,
             environment={"OMP_NUM_THREADS": str(config.cluster.cpu_threads or 1)},
         )
+        self._residence = EngineResidence()
         self.weight_version = 0
 
     def generate(
@@ -75,15 +79,22 @@ class RemoteGenerator:
         """Send all weights through the object store, then let the engine take them; on an error the old ones stay."""
         packed = [PackedTensor.pack(name, tensor) for name, tensor in weights]
         self._worker.call("update_weights", packed, version)
+        self._residence.updated()
         self.weight_version = version
 
-    def sleep(self) -> None:
-        """As the engine."""
-        self._worker.call("sleep")
+    def residences(self) -> dict[Resource, Residence]:
+        """Where weights and KV cache are."""
+        return self._residence.residences()
 
-    def wake(self) -> None:
+    def sleep(self, level: Literal[1, 2]) -> None:
         """As the engine."""
-        self._worker.call("wake")
+        self._residence.fell_asleep(level)
+        self._worker.call("sleep", level)
+
+    def wake(self, tags: Sequence[EngineTag]) -> None:
+        """As the engine."""
+        self._residence.woke(tags)
+        self._worker.call("wake", tuple(tags))
 
     def shutdown(self) -> None:
         """End the engine and its process; more than once does no harm."""

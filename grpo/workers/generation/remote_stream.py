@@ -6,12 +6,15 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from grpo.config.schema import Config
 from grpo.errors import WorkerError
+from grpo.placement.errors import PlacementError
+from grpo.placement.resources import ENGINE, EngineTag, Residence, Resource
 from grpo.workers.generation.engine_loop import BatchEngine, EngineLoop, SteppedEngine
 from grpo.workers.generation.local import make_local_generator
 from grpo.workers.generation.vllm import VllmGenerator
@@ -125,10 +128,15 @@ class RemoteStream:
         self._worker.call("update_weights", packed, version)
         self.weight_version = version
 
-    def sleep(self) -> None:
-        """An engine with devices of its own has nothing to give back."""
+    def residences(self) -> dict[Resource, Residence]:
+        """It has devices of its own, where everything stays."""
+        return dict.fromkeys(ENGINE, Residence.GPU)
 
-    def wake(self) -> None:
+    def sleep(self, level: Literal[1, 2]) -> None:
+        """Raises PlacementError: it samples while others work."""
+        raise PlacementError(f"an engine that samples on cannot sleep (level {level}): it has devices of its own")
+
+    def wake(self, tags: Sequence[EngineTag]) -> None:
         """Always awake."""
 
     def shutdown(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,10 +14,12 @@ from torch import Tensor
 from grpo.config.schema import Config
 from grpo.errors import GenerationError
 from grpo.models.loading import load_model
+from grpo.placement.resources import EngineTag, Residence, Resource
 from grpo.workers.generation import vllm_compat
 from grpo.workers.generation.expected_weights import ExpectedWeights
 from grpo.workers.generation.requests import check_requests
 from grpo.workers.generation.vllm_arguments import context_length, engine_arguments
+from grpo.workers.offload.engine import EngineResidence
 from grpo.workers.protocol import Completion, SamplingParams
 
 
@@ -25,7 +27,8 @@ class VllmGenerator:
     """A `Generator` over `vllm.LLM`, one device, in this process.
 
     On a CPU set OMP_NUM_THREADS to the cores that this process has to itself: with more threads than free cores vLLM's
-    products wait for each other and it is many times slower. `sleep` and `wake` do nothing.
+    products wait for each other and it is many times slower; vLLM cannot sleep there, and `sleep` and `wake` are only
+    held against the order that they need on a GPU.
     """
 
     def __init__(self, config: Config, model_path: Path) -> None:
@@ -47,6 +50,7 @@ class VllmGenerator:
         self._stops_on_strings = bool(config.policy.generation.stop_strings)
         self._owns_process_group = not torch.distributed.is_initialized()
         self.engine: Any = vllm_compat.start_engine(engine_arguments(config, model_path))
+        self._residence = EngineResidence()
         self.weight_version = 0
         if config.policy.random_weights:
             model = load_model(model_path, dtype=self._dtype, random_weights=True, seed=config.grpo.seed)
@@ -63,6 +67,7 @@ class VllmGenerator:
         Raises:
             GenerationError: a request that the engine cannot take, or one that it did not finish.
         """
+        self._residence.need_all("generate")
         self.check(prompts, num_completions, sampling, seeds)
         if not prompts:
             return []
@@ -91,9 +96,11 @@ class VllmGenerator:
         self, weights: Iterator[tuple[str, Tensor]], version: int, *, running: vllm_compat.CacheOfRunning
     ) -> None:
         """`update_weights` while requests may be running; see `vllm_compat.CacheOfRunning`."""
+        self._residence.need_weights("update_weights")
         checked = self._expected.checked(weights)
         staged = [(name, tensor.detach().to(self._dtype, copy=True)) for name, tensor in checked]
         vllm_compat.reload_weights(self.engine, staged, self._expected.aliases, running=running)
+        self._residence.updated()
         self.weight_version = version
 
     def check(
@@ -109,11 +116,26 @@ class VllmGenerator:
                 "tokenizer; set policy.generation.stop_strings"
             )
 
-    def sleep(self) -> None:
-        """The engine keeps what it holds."""
+    def residences(self) -> dict[Resource, Residence]:
+        """Where weights and KV cache are."""
+        return self._residence.residences()
 
-    def wake(self) -> None:
-        """Always ready."""
+    def sleep(self, level: Literal[1, 2]) -> None:
+        """See `Generator.sleep`."""
+        if self._residence.weights == Residence.GPU and self._residence.kv_cache == Residence.ABSENT:
+            self._wake_engine(["kv_cache"])  # older vLLM frees a second time what is asleep
+        self._residence.fell_asleep(level)
+        if self.device == "cuda":
+            vllm_compat.sleep(self.engine, level)
+
+    def wake(self, tags: Sequence[EngineTag]) -> None:
+        """See `Generator.wake`."""
+        self._residence.woke(tags)
+        self._wake_engine(tags)
+
+    def _wake_engine(self, tags: Sequence[EngineTag]) -> None:
+        if self.device == "cuda":
+            self.engine.wake_up(tags=list(tags))
 
     def shutdown(self) -> None:
         """End the engine; once is enough, more do no harm."""

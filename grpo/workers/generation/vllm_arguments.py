@@ -46,6 +46,8 @@ def engine_arguments(config: Config, model_path: Path) -> dict[str, Any]:
     cache_bytes = options.kv_cache_memory_bytes or (CPU_CACHE_BYTES if on_cpu else None)
     if cache_bytes is not None:
         arguments["kv_cache_memory_bytes"] = cache_bytes
+    if policy.generation.colocated.sleep_level and not on_cpu:
+        arguments["enable_sleep_mode"] = True
     if not on_cpu:
         arguments["gpu_memory_utilization"] = options.gpu_memory_utilization
     if config.grpo.async_grpo.in_flight_weight_updates:

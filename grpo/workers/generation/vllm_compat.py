@@ -118,6 +118,17 @@ def reload_weights(
         raise GenerationError("vLLM did not drop its prefix cache after a weight update: a request is still running")
 
 
+def sleep(engine: Any, level: int) -> None:
+    """Have an idle in-process engine give its memory back, and forget the prefixes that were in it.
+
+    Raises:
+        GenerationError: a request is still running.
+    """
+    if not engine.reset_prefix_cache():
+        raise GenerationError("vLLM cannot sleep: a request is still running")
+    engine.sleep(level=level)
+
+
 def tokens_so_far(engine: Any) -> dict[str, int]:
     """Tokens that each running request of an in-process engine has delivered, by the name it was added under."""
     states = engine.llm_engine.output_processor.request_states.values()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 GRACE_SECONDS = 60.0  # whoever waits for a call finds the cause and ends the process first, unless it hangs itself
 _AT_ONCE = 1e-3
+_STANDARD_ERROR = 2  # as the system has it: `sys.stderr` may be no file
 
 _lock = threading.Lock()
 _ends: dict[object, float] = {}
@@ -38,6 +39,6 @@ def _arm() -> None:
     """For the block that ends first: a process has one such clock."""
     if _ends:
         left = min(_ends.values()) - time.monotonic()
-        faulthandler.dump_traceback_later(max(_AT_ONCE, left), exit=True)
+        faulthandler.dump_traceback_later(max(_AT_ONCE, left), exit=True, file=_STANDARD_ERROR)
     else:
         faulthandler.cancel_dump_traceback_later()

@@ -13,6 +13,7 @@ from grpo.batching.micro_batches import MicroBatch, round_up
 from grpo.models.megatron.gpt import PackedRow
 from grpo.workers.policy.attention import PackedBounds
 from grpo.workers.policy.forward import ModelInputs, model_inputs
+from grpo.workers.policy.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,11 @@ def megatron_inputs(
     extra = round_up(width, multiple) - width
     row, column = laid.predictors // width, laid.predictors % width
     return MegatronInputs(
-        input_ids=pad(laid.input_ids, (0, extra)).to(device),
-        positions=_positions(laid, extra).to(device),
+        input_ids=to_device(pad(laid.input_ids, (0, extra)), device),
+        positions=to_device(_positions(laid, extra), device),
         packed=None if laid.packed is None else _packed(laid.packed.lengths, extra, device, thd=thd),
-        predictors=(column * laid.input_ids.shape[0] + row).to(device),
-        targets=laid.targets.to(device),
+        predictors=to_device(column * laid.input_ids.shape[0] + row, device),
+        targets=to_device(laid.targets, device),
         trained=laid.trained,
         sequence_ids=laid.sequence_ids,
         rows=micro.rows,

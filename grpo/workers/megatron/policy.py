@@ -25,6 +25,8 @@ from grpo.models.megatron.names import Source
 from grpo.models.megatron.settings import ParallelSizes, transformer_config
 from grpo.models.megatron.shape import ModelShape
 from grpo.models.megatron.weights import SafetensorsFolder, dtype_is_wide
+from grpo.placement.plan import plan_of
+from grpo.placement.resources import Resource
 from grpo.workers.megatron.attention import CausalAttention
 from grpo.workers.megatron.compat import check_version
 from grpo.workers.megatron.cpu_shim import megatron_on_cpu
@@ -32,21 +34,26 @@ from grpo.workers.megatron.inputs import MegatronInputs, idle_inputs, megatron_i
 from grpo.workers.megatron.optimizer import TrainedStage
 from grpo.workers.megatron.parallel import join
 from grpo.workers.megatron.passes import predictor_states, run
+from grpo.workers.megatron.resident import policy_tensors
 from grpo.workers.megatron.state import load_masters, load_state, state
 from grpo.workers.megatron.transfer import StageWeights
+from grpo.workers.offload.movable import PlacedPolicy, Resources
 from grpo.workers.policy.context_parallel import refuse_context_parallel
 from grpo.workers.policy.forward import needed_lengths
 from grpo.workers.policy.options import learning_rate_at, needs_reference, objective_options, planning
 from grpo.workers.policy.padding_tally import PaddingTally
 from grpo.workers.policy.token_logprobs import TokenLogprobs, token_logprobs
+from grpo.workers.policy.transfer import to_device
 from grpo.workers.policy.values import token_values
 from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
 from grpo.workers.protocol import UpdateResult
 
+SAVED = (Resource.POLICY_PARAMETERS, Resource.OPTIMIZER_STATE)
+TRAINED = (*SAVED, Resource.GRADIENTS)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class MegatronPolicy:
+class MegatronPolicy(PlacedPolicy):
     """`grpo.workers.protocol.Policy` on each rank of torch.distributed's default group, or in one process without it.
 
     Every rank calls the same methods with the same, whole batch, takes its share of the sequences, and gets the same
@@ -95,6 +102,7 @@ class MegatronPolicy:
             self._reference = None
             if reference is not None:
                 self._reference = self._stage(reference, recompute=False)[0].requires_grad_(requires_grad=False)
+        self.resources = Resources(policy_tensors(self._trained, self._reference), plan_of(config), self._device)
 
     @classmethod
     def from_config(cls, config: Config) -> MegatronPolicy:
@@ -123,11 +131,13 @@ class MegatronPolicy:
 
     def logprobs(self, batch: Batch) -> Tensor:
         """[T] float32 on the CPU, 0 where the mask is false; the same on every rank."""
+        self.resources.need("logprobs", Resource.POLICY_PARAMETERS)
         return self._batch_logprobs(self._trained.module, self._trained.model, batch)
 
     def reference_logprobs(self, batch: Batch) -> Tensor:
         """The same under the reference policy."""
         assert self._reference is not None, "no reference policy: loss_fn.reference_policy_kl_penalty is 0"
+        self.resources.need("reference_logprobs", Resource.REFERENCE_PARAMETERS)
         return self._batch_logprobs(self._reference, self._reference, batch)
 
     def train(self, batch: Batch) -> UpdateResult:
@@ -137,6 +147,7 @@ class MegatronPolicy:
             FloatingPointError: the gradient norm is not finite, on every rank. Weights and optimizer are those before
                 the call.
         """
+        self.resources.need("train", *TRAINED)
         needed = needed_lengths(batch)
         trained_tokens, learning_rate = int(batch.mask.sum()), self.learning_rate
         if trained_tokens == 0:
@@ -163,6 +174,7 @@ class MegatronPolicy:
             norm = self._trained.clip()
             if not math.isfinite(norm):
                 self._refuse_gradients(norm, learning_rate, trained_tokens)
+            self.resources.changed(*TRAINED)
             self._trained.step(learning_rate)
             totals, efficiency = self._of_all_ranks(sums, micros, int(needed.sum()))
         self.weight_version += 1
@@ -179,6 +191,7 @@ class MegatronPolicy:
         Every rank gets every weight, one at a time, and must take them all: they are gathered over the tensor parallel
         ranks and sent from their pipeline stage to the others.
         """
+        self.resources.need("export_weights", Resource.POLICY_PARAMETERS)
         with self._on_device():
             self._trained.await_weights()
         yield from self._weights.export(self._device, self._dtype)
@@ -190,6 +203,7 @@ class MegatronPolicy:
             ConfigError: there is more than one rank.
         """
         self._alone("saved")
+        self.resources.need("state", *SAVED)
         return state(self._trained, self._weights), {"weight_version": self.weight_version}
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
@@ -200,6 +214,8 @@ class MegatronPolicy:
             ConfigError: there is more than one rank.
         """
         self._alone("restored")
+        self.resources.need("load_state", *SAVED)
+        self.resources.changed(*SAVED)
         load_state(self._trained, self._weights, tensors)
         self.weight_version = int(values["weight_version"])
 
@@ -279,7 +295,7 @@ class MegatronPolicy:
         def head(micro: MegatronInputs, hidden: Tensor) -> Tensor:
             values = self._token_logprobs(model, micro, hidden, with_entropy=False).logprobs
             if self._place.speaks:
-                result[micro.trained.to(self._device)] = values.float()
+                result[to_device(micro.trained, self._device)] = values.float()
             return hidden.new_zeros(())
 
         with self._on_device():

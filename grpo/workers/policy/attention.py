@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
+from grpo.workers.policy.transfer import to_device
+
 NAME = "grpo_causal"
 
 
@@ -26,8 +28,8 @@ class PackedBounds:
 
     @classmethod
     def of(cls, lengths: list[int], device: torch.device) -> PackedBounds:
-        ends = torch.tensor([0, *lengths]).cumsum(0)
-        return cls(lengths, ends.to(device, torch.int32))
+        ends = torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
+        return cls(lengths, to_device(ends, device))
 
 
 def use_causal_attention(model: PreTrainedModel) -> None:

@@ -23,6 +23,9 @@ from grpo.errors import CheckpointError, ConfigError
 from grpo.models.loading import load_model
 from grpo.models.locate import locate_model
 from grpo.models.sharded_loading import random_weights, shape_of_model, stored_weights
+from grpo.placement.plan import plan_of
+from grpo.placement.resources import Resource
+from grpo.workers.offload.movable import PlacedPolicy, Resources
 from grpo.workers.policy.architecture import check_supported
 from grpo.workers.policy.attention import use_causal_attention
 from grpo.workers.policy.forward import model_inputs, needed_lengths
@@ -32,14 +35,17 @@ from grpo.workers.policy.options import learning_rate_at, needs_reference, objec
 from grpo.workers.policy.padding_tally import PaddingTally
 from grpo.workers.policy.parallel import ParallelContext, check_parallel
 from grpo.workers.policy.plan import plan_batch
+from grpo.workers.policy.resident import policy_tensors
 from grpo.workers.policy.sharded import ShardedExecution
 from grpo.workers.policy.values import token_values
 from grpo.workers.protocol import UpdateResult
 
 MODEL_PREFIX, OPTIMIZER_PREFIX = "model.", "optimizer."
+SAVED = (Resource.POLICY_PARAMETERS, Resource.OPTIMIZER_STATE)
+TRAINED = (*SAVED, Resource.GRADIENTS)
 
 
-class DTensorPolicy:
+class DTensorPolicy(PlacedPolicy):
     """`grpo.workers.protocol.Policy` in one process.
 
     `weight_version` is the number of updates done: it names the weights, and places the learning rate on its schedule.
@@ -85,6 +91,7 @@ class DTensorPolicy:
             self._execution = ShardedExecution(model, reference, policy, self._device, parallel)
         self._masters, self._optimizer = self._execution.masters, self._execution.optimizer
         self._compute, self._reference = self._execution.compute, self._execution.reference
+        self.resources = Resources(policy_tensors(self._execution), plan_of(config), self._device)
 
     @classmethod
     def from_config(cls, config: Config, parallel: ParallelContext | None = None) -> DTensorPolicy:
@@ -130,11 +137,13 @@ class DTensorPolicy:
 
     def logprobs(self, batch: Batch) -> Tensor:
         """[T] float32 on the CPU, 0 where the mask is false."""
+        self.resources.need("logprobs", Resource.POLICY_PARAMETERS)
         return self._batch_logprobs(self._compute, batch)
 
     def reference_logprobs(self, batch: Batch) -> Tensor:
         """The same under the reference policy."""
         assert self._reference is not None, "no reference policy: loss_fn.reference_policy_kl_penalty is 0"
+        self.resources.need("reference_logprobs", Resource.REFERENCE_PARAMETERS)
         return self._batch_logprobs(self._reference, batch)
 
     def train(self, batch: Batch) -> UpdateResult:
@@ -143,6 +152,7 @@ class DTensorPolicy:
         Raises:
             FloatingPointError: the gradient norm is not finite. Weights and optimizer are those before the call.
         """
+        self.resources.need("train", *TRAINED)
         needed = needed_lengths(batch)
         plan = plan_batch(needed.tolist(), self._train_planning, self._execution.ranks)
         learning_rate = self.learning_rate
@@ -154,6 +164,7 @@ class DTensorPolicy:
         norm = self._optimizer.clip(self._policy_config.max_grad_norm)
         if not math.isfinite(norm):
             self._refuse_gradients(norm, learning_rate, trained_tokens)
+        self.resources.changed(*TRAINED)
         self._optimizer.step(learning_rate)
         self._execution.weights_changed()
         self.weight_version += 1
@@ -171,6 +182,7 @@ class DTensorPolicy:
         In one process they are the live tensors, without a copy; over ranks each is gathered when its turn comes, and
         every rank must take them all.
         """
+        self.resources.need("export_weights", Resource.POLICY_PARAMETERS)
         return self._execution.whole_weights()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -179,6 +191,7 @@ class DTensorPolicy:
         The tensors are the live ones, without a copy: write them or copy them before the next update. Over ranks all
         call it, and the first has whole tensors on its CPU, the others none.
         """
+        self.resources.need("state", *SAVED)
         tensors = {MODEL_PREFIX + name: each.detach() for name, each in self._masters.named_parameters()}
         tensors |= {OPTIMIZER_PREFIX + name: each for name, each in self._optimizer.state().items()}
         return self._execution.whole_tensors(tensors), {"weight_version": self.weight_version}
@@ -190,6 +203,8 @@ class DTensorPolicy:
         Raises:
             CheckpointError: names or shapes are those of another model.
         """
+        self.resources.need("load_state", *SAVED)
+        self.resources.changed(*SAVED)
         parameters = {MODEL_PREFIX + name: each for name, each in self._masters.named_parameters()}
         weights = {name: each for name, each in tensors.items() if name.startswith(MODEL_PREFIX)}
         _check_same_model(parameters, weights)

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch
 from grpo.workers.policy.attention import PackedBounds
+from grpo.workers.policy.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,11 @@ def model_inputs(batch: Batch, micro: MicroBatch, needed: Tensor, device: torch.
     chosen = batch.mask[source + 1].nonzero()[:, 0]
     trained = source[chosen] + 1
     return ModelInputs(
-        input_ids=input_ids.to(device),
-        position_ids=position_ids.to(device),
+        input_ids=to_device(input_ids, device),
+        position_ids=to_device(position_ids, device),
         packed=packed,
-        predictors=flat[chosen].to(device),
-        targets=batch.tokens[trained].to(device),
+        predictors=to_device(flat[chosen], device),
+        targets=to_device(batch.tokens[trained], device),
         trained=trained,
         sequence_ids=owner[chosen],
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from grpo.batching.batch import Batch
 from grpo.errors import WorkerError
+from grpo.placement.resources import Residence, Resource
 from grpo.workers.groups.packed import BUCKET_BYTES, PackedTensor, buckets
 from grpo.workers.groups.worker_group import WorkerGroup
 from grpo.workers.protocol import UpdateResult
@@ -42,6 +43,7 @@ class PolicyGroup:
         self._bucket_bytes = bucket_bytes
         self._measured: dict[str, float] = {}
         self.weight_version = self._agreed(group.call_all("weight_version"))
+        self._residences: dict[Resource, Residence] = group.call_all("residences")[0]
 
     def logprobs(self, batch: Batch) -> Tensor:
         """[T] float32 on the CPU; see `Policy.logprobs`."""
@@ -88,6 +90,23 @@ class PolicyGroup:
         for bucket in buckets(tensors.items(), self._bucket_bytes):
             self._group.call_all("receive", [PackedTensor.pack(name, tensor) for name, tensor in bucket])
         self.weight_version = self._agreed(self._group.call_all("load_state", values))
+
+    def residences(self) -> dict[Resource, Residence]:
+        """The same on every rank."""
+        return dict(self._residences)
+
+    def move(self, resource: Resource, residence: Residence) -> int:
+        """Every rank moves its part; the bytes of the largest."""
+        if self._residences[resource] == residence:
+            return 0
+        copied: int = max(self._group.call_all("move", resource, residence))
+        self._residences[resource] = residence
+        return copied
+
+    def release(self) -> dict[str, float]:
+        """On every rank; the largest of each figure."""
+        held = self._group.call_all("release")
+        return {name: max(each[name] for each in held) for name in held[0]}
 
     def step_metrics(self) -> dict[str, float]:
         """Since it was asked last: what calls cost, and what ranks measured up to the last update, the largest each."""

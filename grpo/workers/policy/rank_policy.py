@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grpo.batching.batch import Batch
+from grpo.placement.resources import Residence, Resource
 from grpo.telemetry.environment import describe_node
 from grpo.telemetry.memory import memory_metrics
 from grpo.workers.groups.packed import PackedTensor, buckets
@@ -71,6 +72,15 @@ class RankPolicy:
         tensors, self._incoming = self._incoming, {}
         self._policy.load_state(tensors, values)
         return self._policy.weight_version
+
+    def residences(self) -> dict[Resource, Residence]:
+        return dict(self._policy.residences())
+
+    def move(self, resource: Resource, residence: Residence) -> int:
+        return self._policy.move(resource, residence)
+
+    def release(self) -> dict[str, float]:
+        return dict(self._policy.release())
 
     def _of_first(self, value: Tensor) -> Tensor | None:
         return value if _is_first() else None

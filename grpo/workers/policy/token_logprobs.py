@@ -63,30 +63,48 @@ class _TokenLogprobs(torch.autograd.Function):
         rounded = weight.to(hidden.dtype)
         count = hidden.shape[0]
         logprobs = torch.empty(count, dtype=wide, device=hidden.device)
+        normaliser = torch.empty_like(logprobs)  # log of the sum of exponentials
         entropy = torch.empty_like(logprobs) if with_entropy else None
         log_p: Tensor | None = None
         for start in range(0, count, chunk):
             rows = slice(start, start + chunk)
-            log_p = _log_softmax(hidden[rows], rounded, temperature, wide)
+            logits = _logits(hidden[rows], rounded, temperature, wide)
+            log_p = torch.log_softmax(logits, dim=-1)
             torch.gather(log_p, 1, targets[rows, None], out=logprobs[rows, None])
+            normaliser[rows] = logits.gather(1, targets[rows, None])[:, 0] - logprobs[rows]
             if entropy is not None:
                 entropy[rows] = entropy_of(log_p)
         kept = log_p if count <= chunk and (hidden.requires_grad or weight.requires_grad) else None
-        ctx.save_for_backward(hidden, weight, targets, entropy, kept)
+        ctx.save_for_backward(hidden, weight, targets, logprobs, normaliser, entropy, kept)
         ctx.temperature, ctx.chunk = temperature, chunk
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grad_logprobs, grad_entropy = grads
-        hidden, weight, targets, entropy, kept = ctx.saved_tensors
+        hidden, weight, targets, logprobs, normaliser, entropy, kept = ctx.saved_tensors
         wide = torch.promote_types(hidden.dtype, torch.float32)
         rounded = weight.to(hidden.dtype)
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if ctx.needs_input_grad[1] else None
         for start in range(0, hidden.shape[0], ctx.chunk):
             rows = slice(start, start + ctx.chunk)
-            log_p = kept if kept is not None else _log_softmax(hidden[rows], rounded, ctx.temperature, wide)
+            log_p = kept
+            if log_p is None:
+                log_p = _logits(hidden[rows], rounded, ctx.temperature, wide).sub_(normaliser[rows, None])
+            if grad_entropy is None:
+                # The gradient of the logits is the probabilities less one at the target, each row scaled: the rows of
+                # hidden size are scaled in its place.
+                less = _probabilities_less_target(
+                    log_p, logprobs[rows], targets[rows], hidden.dtype, keep=kept is not None
+                )
+                assert grad_logprobs is not None, "autograd makes a missing gradient 0"
+                scale = grad_logprobs[rows, None] / -ctx.temperature
+                if grad_weight is not None:
+                    add_weight_grad(grad_weight, less, (hidden[rows] * scale).to(hidden.dtype))
+                if grad_hidden is not None:
+                    grad_hidden[rows] = _product(less, rounded, wide) * scale
+                continue
             grad = grad_logits(
                 log_p,
                 targets[rows],
@@ -102,11 +120,28 @@ class _TokenLogprobs(torch.autograd.Function):
         return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None, None
 
 
-def _log_softmax(hidden: Tensor, weight: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
-    logits = hidden @ weight.T
-    if temperature != 1.0:
-        logits = logits.to(dtype).div_(temperature)
-    return torch.log_softmax(logits, dim=-1, dtype=dtype)
+def _logits(hidden: Tensor, weight: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+    logits = _product(hidden, weight.T, dtype)
+    return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """The product in `dtype`; on a GPU without rounding its float32 sums to the dtype of the factors."""
+    if left.is_cuda and left.dtype != dtype:
+        return torch.mm(left, right, out_dtype=dtype)
+    return (left @ right).to(dtype)
+
+
+def _probabilities_less_target(
+    log_p: Tensor, logprobs: Tensor, targets: Tensor, dtype: torch.dtype, *, keep: bool
+) -> Tensor:
+    """[N, V] in `dtype`: p less 1 at the target, whose value is exact however near 1 its probability is.
+
+    Without `keep`, `log_p` may be overwritten.
+    """
+    out = log_p if log_p.dtype == dtype and not keep else torch.empty_like(log_p, dtype=dtype)
+    torch.exp(log_p, out=out)
+    return out.scatter_(1, targets[:, None], torch.expm1(logprobs)[:, None].to(dtype))
 
 
 def entropy_of(log_p: Tensor) -> Tensor:
@@ -152,4 +187,4 @@ def add_weight_grad(total: Tensor, grad: Tensor, hidden: Tensor) -> None:
     elif hidden.is_cuda:
         torch.addmm(total, grad.to(hidden.dtype).T, hidden, out_dtype=total.dtype, out=total)
     else:
-        total.addmm_(grad.T, hidden.to(total.dtype))
+        total.addmm_(grad.T.to(total.dtype), hidden.to(total.dtype))

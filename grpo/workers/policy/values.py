@@ -11,6 +11,7 @@ from torch import Tensor
 from grpo.algorithm.objective import TokenValues
 from grpo.batching.batch import Batch
 from grpo.workers.policy.token_logprobs import TokenLogprobs
+from grpo.workers.policy.transfer import to_device
 
 
 class TrainedTokens(Protocol):
@@ -44,10 +45,10 @@ def token_values(batch: Batch, rows: Sequence[int], tokens: TrainedTokens, curre
     return TokenValues(
         logprobs=logprobs,
         mask=torch.ones_like(tokens.targets, dtype=torch.bool),
-        sequence_ids=tokens.sequence_ids.to(device),
+        sequence_ids=to_device(tokens.sequence_ids, device),
         num_sequences=len(rows),
-        advantages=batch.advantages[torch.as_tensor(rows)].to(device),
-        generation_logprobs=batch.generation_logprobs[tokens.trained].to(device),
+        advantages=to_device(batch.advantages[torch.as_tensor(rows)], device),
+        generation_logprobs=to_device(batch.generation_logprobs[tokens.trained], device),
         old_logprobs=_at(batch.old_logprobs, tokens.trained, device),
         reference_logprobs=_at(batch.reference_logprobs, tokens.trained, device),
         entropy=current.entropy,
@@ -70,4 +71,4 @@ def _of_dummy(batch: Batch, tokens: TrainedTokens, current: TokenLogprobs) -> To
 
 
 def _at(values: Tensor | None, index: Tensor, device: torch.device) -> Tensor | None:
-    return None if values is None else values[index].to(device)
+    return None if values is None else to_device(values[index], device)

@@ -18,6 +18,7 @@ from grpo.telemetry.loggers import build_loggers, close_all
 from grpo.trainer.run import train
 from grpo.trainer.supported import check_runnable
 from grpo.workers.generation import remote_stream
+from grpo.workers.generation.vllm import VllmGenerator
 from grpo.workers.generation.vllm_arguments import engine_arguments
 from tests.support.config_reads import record_reads
 from tests.support.small_run import small
@@ -106,11 +107,10 @@ def read_by_an_engine_on_a_gpu(tmp_path):
     return reads
 
 
-def read_by_an_engine_that_streams(tmp_path, monkeypatch):
-    """In a run it is in a process of its own, whose reads are not seen here."""
-    monkeypatch.setattr(remote_stream, "make_local_generator", lambda *_: object())
-    monkeypatch.setattr(remote_stream, "VllmGenerator", object)
-    monkeypatch.setattr(remote_stream, "VllmStream", MagicMock())
+def read_by_an_engine_that_samples_on(tmp_path, monkeypatch):
+    """In a run it is made in a process of its own."""
+    engine = VllmGenerator.__new__(VllmGenerator)
+    monkeypatch.setattr(remote_stream, "make_local_generator", lambda *_: engine)
     with record_reads(load_config("tiny").config) as reads:
         remote_stream.stepped_engine(reads.config, tmp_path)
     return reads
@@ -132,7 +132,7 @@ def test_every_key_is_read(tmp_path, monkeypatch):
     recorded.append(read_by_loggers(tmp_path, monkeypatch))
     recorded += read_by_datasets(tmp_path)
     recorded.append(read_by_an_engine_on_a_gpu(tmp_path))
-    recorded.append(read_by_an_engine_that_streams(tmp_path, monkeypatch))
+    recorded.append(read_by_an_engine_that_samples_on(tmp_path, monkeypatch))
     leaves = frozenset().union(*(map(schema_key, reads.leaves) for reads in recorded))
     read = frozenset().union(*(map(schema_key, reads.read) for reads in recorded))
     assert sorted(leaves - read) == sorted(READ_WHILE_RESOLVING)

@@ -137,6 +137,8 @@ def test_without_slurm_the_folder_alone_is_told(tmp_path, monkeypatch):
     folder = job_folder(tmp_path)
     Ledger(tmp_path / "r1").write(Entry("70b-megatron", 1, 0, "slurm", (), "7"))
     assert jobs.job_in(folder) == JobView("7", "no Slurm here that knows it")
+    Ledger(tmp_path / "r1").write(Entry("70b-megatron", 1, 0, "local", (), "local-1"))
+    assert jobs.job_in(folder) == JobView("local-1", "on the machine that submitted it")
     with pytest.raises(SlurmError, match="scontrol cannot be asked for job 7"):
         jobs.job_folder("7")
 

@@ -101,6 +101,7 @@ def test_micro_batches_in_flight_are_all_kept():
 
 def test_logits_are_divided_over_the_vocabulary():
     four = Parallel("dtensor", tensor=4, pipeline=1, data=1, gpus_per_node=4)
-    assert logit_chunk_bytes(LLAMA_8B, four, 1000, 2) == 1000 * 128256 / 4 * 12
+    assert logit_chunk_bytes(LLAMA_8B, four, 1000, entropy=False) == 1000 * 128256 / 4 * 8
+    assert logit_chunk_bytes(LLAMA_8B, four, 1000, entropy=True) == 1000 * 128256 / 4 * 12
     assert head_gradient_bytes(LLAMA_8B, four) == 4 * 4096 * 128256 / 4
     assert scoring_activations(LLAMA_8B, ONE, 10, 2) == 10 * (3 * 2 * 14336 + 3 * 2 * 4096)

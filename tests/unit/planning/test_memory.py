@@ -26,7 +26,7 @@ def test_eight_billion_over_eight_ranks_of_fsdp(planned):
     kept = 4096 * (32 * a_layer + 8 * 4096)
     assert training["activations"] == kept + 4096 * (6 * 14336 + 2 * 4096)
     chunk = (512 << 20) // (4 * 128256)
-    assert training["logits"] == chunk * 128256 * 12 + 4 * 4096 * 128256
+    assert training["logits"] == chunk * 128256 * 8 + 4 * 4096 * 128256
 
 
 def test_the_other_phases_of_eight_billion(planned):
@@ -112,3 +112,15 @@ def test_offloaded_parameters_of_one_gpu_come_layer_by_layer(planned):
     one, eight = (phase(planned("grpo_math_8b", *each), "policy_training") for each in (overrides, overrides[:1]))
     assert one["parameters"] == 0
     assert one["gathered"] == eight["gathered"]
+
+
+def test_without_the_distributed_optimizer_every_copy_holds_masters_and_moments(planned):
+    whole = planned(
+        "grpo_math_8b_megatron",
+        "policy.megatron_cfg.distributed_data_parallel_config.use_distributed_optimizer=false",
+    )
+    shared = planned("grpo_math_8b_megatron")
+    assert (
+        policy_state(whole.setting, 0).optimizer
+        == shared.setting.parallel.data * policy_state(shared.setting, 0).optimizer
+    )

@@ -67,3 +67,14 @@ def test_an_engine_may_repeat_key_and_value_heads():
 )
 def test_a_ring_has_as_many_ports_as_members_in_a_node(partition, size, stride, rate):
     assert bus_bandwidth(partition, size=size, stride=stride, gpus_per_node=8) == rate
+
+
+def test_megatrons_data_parallel_options():
+    found = parallel_of("grpo_math_8b_megatron")
+    assert (found.distributed_optimizer, found.overlap_grad_reduce, found.overlap_param_gather) == (True, False, False)
+    section = "policy.megatron_cfg.distributed_data_parallel_config"
+    assert not parallel_of("grpo_math_8b_megatron", f"{section}.use_distributed_optimizer=false").distributed_optimizer
+    found = parallel_of(
+        "grpo_math_8b_megatron", f"{section}.overlap_grad_reduce=true", f"{section}.overlap_param_gather=true"
+    )
+    assert (found.overlap_grad_reduce, found.overlap_param_gather) == (True, True)

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -60,3 +62,15 @@ def test_a_file_that_is_wrong_says_where(tmp_path, change, message):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(ConfigError, match="--partition a100: there is none of this name; one of h100-80g, h200-141g"):
         load_partition("a100")
+
+
+@pytest.mark.parametrize("name", partition_names())
+def test_the_matrix_says_the_same_of_a_partition(name):
+    planned, site = load_partition(name), load_site(name)
+    assert site["gpu"]["memory_gib"] == round(planned.memory_bytes.value / 2**30, 1)
+    assert site["gpu"]["bf16_dense_tflops"] * 1e12 == planned.peak_flops.value
+    assert site["gpus_per_node"] == planned.gpus_per_node.value
+
+
+def load_site(name):
+    return yaml.safe_load((Path(__file__).parents[3] / "matrices" / "partitions" / f"{name}.yaml").read_text())

@@ -44,10 +44,10 @@ def test_other_kernels_of_8b_by_hand(planned, partition):
     a_layer = 2 * (36 + 6) * 4096 + 20 * 5120 + 4 * 5120 + 10 * 14336
     layers, predicted = 64 * 1023 * 32 * a_layer, 64 * 896
     memory = partition.memory_bandwidth.value
-    assert without["forward: other kernels"] == pytest.approx((layers + 10 * 128256 * predicted) / memory)
+    assert without["forward: other kernels"] == pytest.approx((layers + 12 * 128256 * predicted) / memory)
     chunk = (512 << 20) // (4 * 128256)
     chunks = 16 * -(-predicted // 16 // chunk)
-    logits = 38 * 128256 * predicted + 8 * 4096 * 128256 * chunks
+    logits = (12 + 10) * 128256 * predicted + 8 * 4096 * 128256 * chunks
     assert without["backward: other kernels"] == pytest.approx((2 * layers + logits) / memory)
     assert recomputed["backward: other kernels"] == pytest.approx((3 * layers + logits) / memory)
 
@@ -105,3 +105,18 @@ def test_verification_is_shared_by_the_processes(planned):
 def test_a_phase_is_bound_by_what_most_seconds_go_to():
     phase = PhaseTime("refit", (Part("a", 2, "network"), Part("b", 1.5, "nvlink"), Part("c", 1, "nvlink")))
     assert (phase.seconds, phase.binds) == (4.5, "nvlink")
+
+
+def test_megatrons_collectives_of_an_update(planned):
+    section = "policy.megatron_cfg.distributed_data_parallel_config"
+    shared = times(planned("grpo_math_70b_megatron"))["policy_training"]
+    summed = times(planned("grpo_math_70b_megatron", f"{section}.use_distributed_optimizer=false"))["policy_training"]
+    assert summed["gradient all-reduce"] == pytest.approx(2 * shared["gradient reduce-scatter"])
+    assert "parameter all-gather" not in summed
+    hidden = times(planned("grpo_math_70b_megatron", f"{section}.overlap_grad_reduce=true"))["policy_training"]
+    assert hidden["parameter all-gather"] == shared["parameter all-gather"]
+    passes = sum(seconds for name, seconds in shared.items() if name.startswith("backward"))
+    work = planned("grpo_math_70b_megatron").setting.workload
+    beside = passes * work.updates / work.training.micro_batches
+    left = max(0.0, shared["gradient reduce-scatter"] - beside)
+    assert hidden.get("gradient reduce-scatter", 0.0) == pytest.approx(left)

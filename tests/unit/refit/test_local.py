@@ -29,3 +29,21 @@ def test_weights_travel_once_a_version_and_at_the_start_always():
     ]
     assert first["timing/refit"] >= first["timing/refit/transfer"] > 0
     assert second["timing/refit"] == 0
+
+
+def test_weights_that_the_engine_has_given_up_are_sent_again():
+    policy, generator, timer = CountingPolicy(), RecordingGenerator(), PhaseTimer()
+    refit = LocalRefit(policy, generator)
+    for level in (1, 2):
+        with timer.step():
+            refit.ensure_current(timer)
+        generator.sleep(level)
+        if level == 1:
+            with timer.step():
+                refit.ensure_current(timer)
+            generator.wake(["weights", "kv_cache"])
+    assert [version for version, _ in generator.received] == [0]
+    with timer.step() as times:
+        refit.ensure_current(timer)
+    assert [version for version, _ in generator.received] == [0, 0]
+    assert times["timing/refit/transfer"] > 0

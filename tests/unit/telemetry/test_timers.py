@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from grpo.telemetry.timers import PHASES, PhaseTimer
+from grpo.telemetry.timers import PHASES, Charge, PhaseTimer
 
 
 class Clock:
@@ -110,3 +110,40 @@ def test_the_device_is_waited_for_before_each_reading():
     with timer.step(), timer.phase("generation"):
         pass
     assert log == ["wait", "clock"] * 4
+
+
+def test_what_makes_a_phase_ready_is_charged_where_it_belongs(clock):
+    def entering(phase):
+        clock.now += 4.0
+        return [Charge("generation", "sleep", 1.0), Charge(phase, "onload", 3.0)]
+
+    timer = PhaseTimer(clock=clock, entering=entering)
+    with timer.step() as times:
+        for _ in range(2):
+            with timer.phase("logprobs"):
+                clock.now += 2.0
+    assert times["timing/generation"] == times["timing/generation/sleep"] == 2.0
+    assert times["timing/logprobs/onload"] == 6.0
+    assert times["timing/logprobs"] == 10.0
+    assert (times["timing/total"], times["timing/other"]) == (12.0, 0.0)
+
+
+def test_every_phase_is_made_ready_before_it_begins(clock):
+    entered = []
+    timer = PhaseTimer(clock=clock, entering=lambda phase: entered.append((phase, timer.current_phase)) or [])
+    with timer.step():
+        for phase in PHASES:
+            with timer.phase(phase):
+                pass
+    assert entered == [(phase, None) for phase in PHASES]
+
+
+def test_a_phase_that_cannot_be_made_ready_does_not_begin(clock):
+    def entering(phase):
+        raise ZeroDivisionError
+
+    timer = PhaseTimer(clock=clock, entering=entering)
+    with pytest.raises(ZeroDivisionError), timer.step() as times, timer.phase("refit"):
+        clock.now += 1.0
+    assert times["timing/refit"] == 0.0
+    assert timer.current_phase is None

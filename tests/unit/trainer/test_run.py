@@ -11,6 +11,8 @@ import torch
 
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.errors import CheckpointError, ConfigError, DataError, ModelError, RewardError, TelemetryError
+from grpo.placement.errors import PlacementError
+from grpo.placement.resources import Residence, Resource
 from grpo.telemetry.reader import read_run
 from grpo.trainer import loop
 from tests.support.small_run import run_small
@@ -273,3 +275,40 @@ def test_a_checkpoint_folder_that_cannot_be_made_is_known_before_the_first_step(
     monkeypatch.setattr(loop.Trainer, "run", lambda *_: pytest.fail("it started"))
     with pytest.raises(CheckpointError, match=r"cannot write checkpoints to .*elsewhere: Read-only file system"):
         run_small(tmp_path / "run", f"checkpointing.checkpoint_dir={tmp_path}/elsewhere")
+
+
+OFFLOADS = (
+    "loss_fn.reference_policy_kl_penalty=0.1", "loss_fn.force_on_policy_ratio=false", "policy.offload_reference=true",
+    "policy.generation.colocated.offload_optimizer=true", "policy.generation.colocated.offload_parameters=true",
+    "policy.generation.colocated.sleep_level=2",
+)  # fmt: skip
+
+
+def test_where_things_are_changes_no_number_and_every_move_has_its_place_in_the_step(tmp_path):
+    run_small(tmp_path / "moved", "grpo.max_num_steps=4", *OFFLOADS)
+    run_small(tmp_path / "still", "grpo.max_num_steps=4", *OFFLOADS[:2])
+    assert metrics_of(tmp_path / "moved") == metrics_of(tmp_path / "still")
+    lines = [json.loads(text) for text in (tmp_path / "moved" / "metrics.jsonl").read_text().splitlines()]
+    parts = {name for line in lines[2:] for name in line if name.startswith("timing/") and name.count("/") == 2}
+    assert parts >= {
+        "timing/refit/offload", "timing/refit/transfer", "timing/refit/wake", "timing/generation/sleep",
+        "timing/logprobs/onload", "timing/policy_training/offload", "timing/policy_training/onload",
+    }  # fmt: skip
+    still = (tmp_path / "still" / "metrics.jsonl").read_text()
+    assert not any(part in still for part in ("offload", "onload", "sleep", "wake"))
+
+
+def test_an_offload_that_the_loop_is_made_to_do_after_a_checkpoint_ends_the_run(tmp_path, monkeypatch):
+    save = loop.Trainer._save
+
+    def save_and_offload(trainer, step, metrics):
+        save(trainer, step, metrics)
+        trainer._parts.policy.move(Resource.OPTIMIZER_STATE, Residence.CPU)
+
+    monkeypatch.setattr(loop.Trainer, "_save", save_and_offload)
+    with pytest.raises(PlacementError, match="optimizer_state is on gpu and cannot be moved to cpu"):
+        run_small(tmp_path / "never", "grpo.max_num_steps=4")
+    with pytest.raises(
+        PlacementError, match=r"entering phase .* optimizer_state is on cpu, but placement has left it on gpu"
+    ):
+        run_small(tmp_path / "elsewhere", "grpo.max_num_steps=4", *OFFLOADS)

@@ -9,6 +9,7 @@ from grpo.errors import GenerationError
 from grpo.models.loading import load_model
 from grpo.models.shipped import SHAPES
 from grpo.workers.generation.hf import HfGenerator
+from grpo.workers.offload.memory import EmptiedStorages
 from grpo.workers.protocol import SamplingParams
 from tests.support.generation import make_config, reference_logprobs, weights_of, write_model
 from tests.support.generator_contract import PROMPTS, GeneratorContract, ids, plain
@@ -19,6 +20,23 @@ class TestHfGenerator(GeneratorContract):
     @classmethod
     def started(cls, folder: Path) -> HfGenerator:
         return HfGenerator(make_config(folder), folder)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("tied", [False, True])
+def test_asleep_its_weights_hold_no_memory_and_awake_it_samples_as_before(tmp_path, level, tied):
+    folder = write_model(tmp_path, tied=tied)
+    engine = HfGenerator(make_config(folder), folder)
+    engine.memory = EmptiedStorages(torch.device("cpu"))  # as on a GPU
+    expected = engine.generate(PROMPTS, 2, plain(5), [1, 2, 3, 4])
+    for _ in range(2):
+        engine.sleep(level)
+        assert {each.untyped_storage().nbytes() for each in engine._weights.blocks()} == {0}
+        engine.wake(["weights"])
+        if level == 2:
+            engine.update_weights(weights_of(folder), 0)
+        engine.wake(["kv_cache"])
+        assert engine.generate(PROMPTS, 2, plain(5), [1, 2, 3, 4]) == expected
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from grpo.errors import GenerationError
+from grpo.placement.errors import PlacementError
 from grpo.workers.generation.remote import EngineProcess
 from grpo.workers.groups.packed import PackedTensor
 from tests.support.generation import greedy, load_model, make_config, weights_of, write_model
@@ -20,6 +21,9 @@ def test_the_process_updates_generates_and_refuses(tmp_path):
     assert completion.weight_version == 5
     with pytest.raises(GenerationError, match="missing"):
         process.update_weights(packed[1:], 6)
-    process.sleep()
-    process.wake()
+    process.sleep(1)
+    with pytest.raises(PlacementError, match="generate needs engine_weights"):
+        process.generate([PROMPTS[0]], 1, plain(6), [0])
+    process.wake(("weights", "kv_cache"))
+    process.generate([PROMPTS[0]], 1, plain(6), [0])
     process.shutdown()

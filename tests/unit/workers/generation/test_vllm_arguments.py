@@ -24,6 +24,7 @@ CASES = {
             backend="vllm",
             precision="bfloat16",
             generation={
+                "colocated": {"sleep_level": 2},
                 "vllm_cfg": {
                     "tensor_parallel_size": 4, "gpu_memory_utilization": 0.5, "max_model_len": 100,
                     "enforce_eager": True, "kv_cache_memory_bytes": 1 << 30, "max_num_seqs": 7,

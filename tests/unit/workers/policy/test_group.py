@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from grpo.errors import CheckpointError, WorkerError
+from grpo.placement.errors import PlacementError
+from grpo.placement.resources import Residence, Resource
 from grpo.workers.groups.worker_group import InProcessGroup
 from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.group import PolicyGroup
@@ -138,3 +140,26 @@ def test_ranks_describe_their_device_and_machine():
     names, nodes = grouped().describe()
     assert len(names) == len(nodes) == 1
     assert nodes[0]["cpus"] >= 1
+
+
+def test_every_rank_moves_and_the_group_knows_where_things_are():
+    generation = {"colocated": {"offload_optimizer": True}}
+    config = tiny_config(policy={"generation": generation}, **KL)
+    model = tiny_model()
+    group = PolicyGroup(
+        InProcessGroup(RankPolicy, lambda: DTensorPolicy(model, config, reference=copy.deepcopy(model)))
+    )
+    group.step_metrics()
+    assert group.residences()[Resource.OPTIMIZER_STATE] == Residence.GPU
+    assert group.move(Resource.OPTIMIZER_STATE, Residence.CPU) == 0  # on a CPU
+    group.move(Resource.OPTIMIZER_STATE, Residence.CPU)
+    assert group.residences()[Resource.OPTIMIZER_STATE] == Residence.CPU
+    assert group.release() == {}
+    assert group.step_metrics()["performance/dispatches"] == 2
+    with pytest.raises(PlacementError, match="train needs optimizer_state on gpu, but it is on cpu"):
+        group.train(random_batch())
+
+
+def test_a_move_that_the_plan_never_makes_is_refused_by_the_ranks():
+    with pytest.raises(PlacementError, match="optimizer_state is on gpu and cannot be moved to cpu"):
+        grouped().move(Resource.OPTIMIZER_STATE, Residence.CPU)

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -154,3 +156,14 @@ def test_no_tokens():
     result = token_logprobs(hidden, weight, targets, with_entropy=True)
     assert result.logprobs.shape == result.entropy.shape == (0,)
     assert all((each == 0).all() for each in gradients(result, leaves, grads))
+
+
+@pytest.mark.parametrize("chunk_size", [1, None])
+def test_the_gradient_of_a_confident_token_survives_bfloat16(chunk_size):
+    # p = 0.9991 rounds to 1 in bfloat16; the token's gradient is (1 - p) times its weight, and the others' weights.
+    hidden = torch.tensor([[7.0], [7.0]], dtype=torch.bfloat16)
+    weight = torch.tensor([[1.0], [0.0]], dtype=torch.bfloat16, requires_grad=True)
+    result = token_logprobs(hidden, weight, torch.zeros(2, dtype=torch.int64), chunk_size=chunk_size)
+    result.logprobs.sum().backward()
+    others = 1 / (1 + math.exp(7.0))
+    torch.testing.assert_close(weight.grad[:, 0].float(), 14 * torch.tensor([others, -others]), rtol=1e-2, atol=0)

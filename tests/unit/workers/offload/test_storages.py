@@ -1,0 +1,76 @@
+import pytest
+import torch
+
+from grpo.workers.offload.storages import HostBuffer, bytes_of, storages_of
+from tests.support.pretended_ranks import lone_rank
+
+CPU = torch.device("cpu")
+
+
+def test_each_storage_is_given_once_in_order():
+    flat, other = torch.arange(12.0), torch.zeros(3)
+    tensors = [flat[6:], other, flat[:6].view(2, 3), torch.zeros(0), torch.zeros(4, device="meta")]
+    assert [each.nbytes() for each in storages_of(tensors, CPU)] == [48, 12]
+
+
+def test_what_another_resource_has_is_left_out():
+    flat, own = torch.arange(12.0), torch.zeros(3)
+    assert [each.nbytes() for each in storages_of([flat[3:], own], CPU, without=[flat])] == [12]
+
+
+def test_of_a_dtensor_it_is_what_this_rank_has():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    with lone_rank():
+        tensor = distribute_tensor(torch.ones(5), init_device_mesh("cpu", (1,)), [Shard(0)])
+        (storage,) = storages_of([tensor], CPU)
+        assert storage.data_ptr() == tensor.to_local().untyped_storage().data_ptr()
+
+
+def test_the_bytes_are_those_of_the_whole_storage():
+    whole = torch.arange(6, dtype=torch.float32)
+    view = bytes_of(whole[4:].untyped_storage())
+    assert (view.numel(), view.dtype) == (24, torch.uint8)
+    view[:4] = 0
+    view.view(torch.float32)[5] = -1.0
+    assert whole.tolist() == [0, 1, 2, 3, 4, -1]
+
+
+SIZES = [[5], [16], [3, 0, 40, 16, 1], [64, 64], [1] * 50]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_pieces_cover_every_byte_once_and_do_not_overlap(sizes):
+    buffer = HostBuffer(pinned=False, chunk_bytes=16)
+    seen = {number: [] for number in range(len(sizes))}
+    for value, (number, part, memory) in enumerate(buffer.pieces(sizes)):
+        assert memory.numel() == part.stop - part.start > 0
+        memory.fill_(value)
+        seen[number] += range(part.start, part.stop)
+    assert all(seen[number] == list(range(size)) for number, size in enumerate(sizes))
+    for value, (_, _, memory) in enumerate(buffer.pieces(sizes)):
+        assert (memory == value).all()
+    assert sum(sizes) <= buffer.nbytes < sum(sizes) + 16
+
+
+def test_memory_is_kept_and_grows_only_when_more_is_needed():
+    buffer = HostBuffer(pinned=False, chunk_bytes=16)
+    counts = []
+    for sizes in ([30], [30], [10], [50], [30]):
+        for _ in buffer.pieces(sizes):
+            pass
+        counts.append(buffer.nbytes)
+    assert counts == [32, 32, 32, 50, 50]
+
+
+def test_no_more_chunks_than_are_needed():
+    buffer = HostBuffer(pinned=False, chunk_bytes=1 << 10)
+    list(buffer.pieces([3, 1500, 800]))
+    assert buffer.nbytes == 2 * 1024 + 256
+
+
+def test_a_small_resource_takes_the_next_power_of_two():
+    buffer = HostBuffer(pinned=False)
+    list(buffer.pieces([5000, 1000, 4000]))
+    assert buffer.nbytes == 16384
