@@ -138,4 +138,5 @@ def test_without_history_the_page_says_so(tmp_path):
 
 def test_the_summary(written, snapshot):
     _, document, _ = written
-    assert document[: document.index("<details")] == snapshot
+    counted = document[: document.index("<details")]
+    assert re.sub(r"\d+ (cases|never ran)", r"N \1", counted) == snapshot  # as many as there are in the matrix
