@@ -26,6 +26,8 @@ def test_it_passes_its_judge(jobs, name):
     case = MATRIX.case(name)
     nodes = json.loads((outcome.folder / "run" / "nodes.json").read_text())["nodes"]
     assert len({node["host"] for node in nodes}) == case.nodes
+    canary = json.loads((outcome.folder / "run" / "canary.json").read_text())
+    assert canary["nodes"]
     if case.nodes > 1:
         # Each node had ranks: its part of the logs has workers.
         for node in nodes:
