@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import json
 import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -19,6 +22,9 @@ nox.options.error_on_missing_interpreters = True
 ROOT = Path(__file__).parent
 LOCKS = ROOT / "ci" / "locks"
 ENVIRONMENTS = ROOT / ".nox"
+JUNIT = Path("runs") / "junit"
+GATE_PARTS = ("lint", "checks", "unit", "plugin", "functional")
+CASE_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 PLUGIN = "slurm-pytest-plugin"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -53,38 +59,144 @@ def run_in(session: nox.Session, stack: str, command: str, *arguments: str, env:
     session.run(str(environment(session, stack) / command), *arguments, env=env, external=True)
 
 
-@nox.session(venv_backend="none")
-def lint(session: nox.Session) -> None:
-    """Format, lint and type checks (ruff, mypy strict)."""
+def selected_tests(session: nox.Session, layer: str, arguments: Sequence[str]) -> list[str]:
+    """What pytest is told: cases of the matrix that come first become their tests, the rest is pytest's own."""
+    rest = list(arguments)
+    cases = []
+    while rest and CASE_ID.fullmatch(rest[0]) and not Path(rest[0]).exists():
+        cases.append(rest.pop(0))
+    report = [f"--junitxml={JUNIT / layer}.xml"]
+    if cases:
+        grpo = str(environment(session, "core") / "grpo")
+        printed = session.run(grpo, "matrix", "tests", layer, *cases, external=True, silent=True)
+        return [*report, *json.loads(str(printed)), *rest]
+    return [*report, *(rest or [f"tests/{layer}"])]
+
+
+def run_unit(session: nox.Session, arguments: Sequence[str] = ()) -> None:
+    run_in(session, "core", "pytest", "-n", "2", *selected_tests(session, "unit", arguments), env=ONE_THREAD)
+
+
+def run_functional(session: nox.Session, arguments: Sequence[str] = ()) -> None:
+    selected = selected_tests(session, "functional", arguments)
+    run_in(session, "cpu", "pytest", "-n", "2", "--dist", "loadgroup", *selected, env=ONE_THREAD)
+
+
+def run_plugin(session: nox.Session, arguments: Sequence[str] = ()) -> None:
+    settings = ["-c", f"{PLUGIN}/pyproject.toml", "--rootdir", PLUGIN]
+    run_in(session, "core", "pytest", "-n", "2", *settings, *(arguments or [f"{PLUGIN}/tests"]), env=ONE_THREAD)
+
+
+def run_lint(session: nox.Session) -> None:
     run_in(session, "core", "ruff", "format", "--check", ".")
     run_in(session, "core", "ruff", "check", ".")
     run_in(session, "core", "mypy")
 
 
 @nox.session(venv_backend="none")
+def lint(session: nox.Session) -> None:
+    """Format, lint and type checks (ruff, mypy strict)."""
+    run_lint(session)
+
+
+@nox.session(venv_backend="none")
 def unit(session: nox.Session) -> None:
-    """Unit tests: no Ray, no vLLM, no GPU. Arguments go to pytest."""
-    run_in(session, "core", "pytest", "-n", "2", *(session.posargs or ["tests/unit"]), env=ONE_THREAD)
+    """Unit tests: no Ray, no vLLM, no GPU. `-- CASE ...` runs these cases of the matrix; the rest goes to pytest."""
+    run_unit(session, session.posargs)
 
 
 @nox.session(venv_backend="none")
 def plugin(session: nox.Session) -> None:
     """The tests of slurm-pytest-plugin, a distribution of its own. Arguments go to pytest."""
-    settings = ["-c", f"{PLUGIN}/pyproject.toml", "--rootdir", PLUGIN]
-    run_in(session, "core", "pytest", "-n", "2", *settings, *(session.posargs or [f"{PLUGIN}/tests"]), env=ONE_THREAD)
+    run_plugin(session, session.posargs)
 
 
 @nox.session(venv_backend="none")
 def functional(session: nox.Session) -> None:
-    """Functional tests on the CPU with the real vLLM, Ray and datasets (installs 2.7 GB). Arguments go to pytest."""
-    selected = session.posargs or ["tests/functional"]
-    run_in(session, "cpu", "pytest", "-n", "2", "--dist", "loadgroup", *selected, env=ONE_THREAD)
+    """Functional tests on the CPU: real vLLM, Ray, Megatron (installs 2.7 GB). `-- CASE ...` runs these cases."""
+    run_functional(session, session.posargs)
+
+
+@nox.session(venv_backend="none")
+def gate(session: nox.Session) -> None:
+    """What a change must pass: lint, checks, unit tests, the plugin's, and the functional cases that it needs.
+
+    `-- --base BRANCH` says what the change is against (else GATE_BASE, else main); where it is unknown, all cases run.
+    `--only PART` and `--without PART` choose among lint, checks, unit, plugin, functional; `--shard 1/3` takes a part
+    of the functional cases.
+    """
+    options = gate_options(session.posargs)
+    chosen = [part for part in options.only or GATE_PARTS if part not in options.without]
+    if "lint" in chosen:
+        run_lint(session)
+    if "checks" in chosen:
+        run_in(session, "core", "python", "-m", "ci.gate", "checks")
+    if "unit" in chosen:
+        run_unit(session)
+    if "plugin" in chosen:
+        run_plugin(session)
+    if "functional" in chosen:
+        report = JUNIT / f"functional-{options.shard.partition('/')[0]}"
+        python = str(environment(session, "core") / "python")
+        select = ("-m", "ci.gate", "select", "--base", options.base, "--shard", options.shard, "--report", str(report))
+        printed = session.run(python, *select, external=True, silent=True, stderr=None)
+        cases = json.loads(str(printed))
+        if cases:
+            run_functional(session, [*cases, f"--junitxml={report / 'functional.xml'}"])
+
+
+def gate_options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="nox -s gate --")
+    parser.add_argument("--base", default=os.environ.get("GATE_BASE") or "main")
+    parser.add_argument("--only", nargs="+", choices=GATE_PARTS)
+    parser.add_argument("--without", nargs="+", choices=GATE_PARTS, default=[])
+    parser.add_argument("--shard", default="1/1", metavar="NUMBER/COUNT")
+    return parser.parse_args(arguments)
+
+
+@nox.session(venv_backend="none")
+def emit(session: nox.Session) -> None:
+    """Write the pipelines of GitHub, GitLab and Buildkite, and the stacks' versions, from the matrix and the locks."""
+    run_in(session, "core", "python", "-m", "ci.emit")
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """Unit and functional tests on the newest versions that the package allows, in an environment of their own."""
+    session.install("--upgrade", "-e", ".[cpu,megatron,data,tasks,test]")
+    session.run("pytest", "-n", "2", "--dist", "loadgroup", *(session.posargs or ["tests/unit", "tests/functional"]),
+                env=ONE_THREAD)  # fmt: skip
+
+
+@nox.session
+def drift(session: nox.Session) -> None:
+    """Say what changed when, in the history of verdicts; never fails because of it. Arguments go to ci/drift.py."""
+    session.install("--require-hashes", "-r", "ci/locks/drift.txt")
+    session.run("python", "ci/drift.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def report(session: nox.Session) -> None:
+    """Draw the whole matrix as one HTML page and as Markdown, in runs/report. Arguments go to grpo matrix report."""
+    run_in(session, "core", "grpo", "matrix", "report", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def matrix(session: nox.Session) -> None:
-    """List the cases of the test matrix; `-- explain CASE` shows what one resolves to."""
+    """List the cases of the test matrix; `-- explain CASE` shows one, `-- schema` writes JSON Schemas for editors."""
     run_in(session, "core", "grpo", "matrix", *(session.posargs or ["list"]))
+
+
+@nox.session(venv_backend="none")
+def accept(session: nox.Session) -> None:
+    """Make judged runs the reference of their case: `-- RUN_DIR [RUN_DIR ...]`."""
+    run_in(session, "core", "grpo", "accept", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def rebase(session: nox.Session) -> None:
+    """Propose new references after a change of stack or image: `-- OLD NEW`, folders of runs made in turn."""
+    run_in(session, "core", "grpo", "rebase", *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -142,9 +254,16 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
-    """Speed and memory of the policy workers on one GPU, against bare loops and the plan. Arguments pass on."""
-    out = () if any(each.startswith("--out") for each in session.posargs) else ("--out", "runs/gpu")
-    run_in(session, "cuda", "python", "-m", "benchmarks.gpu", *out, *session.posargs)
+    """A case of the gpu layer here, judged: `-- CASE [--partition P]`; else workers' speed and memory on one GPU.
+
+    Without a case, arguments go to benchmarks.gpu, which measures against bare loops and the plan.
+    """
+    arguments = session.posargs
+    if arguments and CASE_ID.fullmatch(arguments[0]):
+        run_in(session, "cuda", "grpo", "matrix", "run", *arguments)
+        return
+    out = () if any(each.startswith("--out") for each in arguments) else ("--out", "runs/gpu")
+    run_in(session, "cuda", "python", "-m", "benchmarks.gpu", *out, *arguments)
 
 
 @nox.session(venv_backend="none")
@@ -175,4 +294,7 @@ def lock(session: nox.Session) -> None:
         same_versions = ["--constraint", "ci/locks/cpu.txt"] if stack == "core" else []
         output = ["--output-file", f"ci/locks/{stack}.txt", "pyproject.toml"]
         session.run(*compile_, *platform, *wanted, *same_versions, *session.posargs, *output)
-    session.run(*compile_, *universal, *session.posargs, "--output-file", "ci/locks/peers.txt", "ci/locks/peers.in")
+    for name in ("peers", "drift"):
+        output = ["--output-file", f"ci/locks/{name}.txt", f"ci/locks/{name}.in"]
+        session.run(*compile_, *universal, *session.posargs, *output)
+    run_in(session, "core", "python", "-m", "ci.stacks")

@@ -12,21 +12,30 @@ import typer
 from rich.console import Console
 
 from grpo.commands.judge import Format, FormatOption, MatricesOption, show
+from grpo.commands.matrix_tools import HistoryOption, arguments_of_tests, record, report, run, schema, select
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="The test matrix: what is tested, on what, how often."
 )
+app.command()(schema)
+app.command()(select)
+app.command()(record)
+app.command()(report)
+app.command()(run)
+app.command("tests")(arguments_of_tests)
 
 
 @app.command("list")
-def list_cases(matrices: MatricesOption = None) -> None:
+def list_cases(matrices: MatricesOption = None, history: HistoryOption = None) -> None:
     """List every case as a table."""
+    from grpo.matrix.history import HISTORY, last_verdicts, read_history
     from grpo.matrix.load import find_matrices, load_matrix
     from grpo.matrix.show.listing import case_table
 
     # Ids are copied from here, so they are not cut where the output is no terminal.
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(case_table(load_matrix(find_matrices(matrices))))
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    last = last_verdicts(read_history(history or HISTORY))
+    console.print(case_table(load_matrix(find_matrices(matrices)), last))
 
 
 @app.command()
@@ -38,7 +47,7 @@ def explain(
     from grpo.matrix.show.listing import explanation
 
     matrix = load_matrix(find_matrices(matrices))
-    Console(soft_wrap=True, highlight=False, markup=False).print(explanation(matrix, matrix.case(case)))
+    Console(soft_wrap=True, highlight=False, markup=False).print(explanation(matrix, matrix.any_case(case)))
 
 
 @app.command()

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from grpo.config.nearest import did_you_mean
 from grpo.config.schema.base import Section
@@ -13,12 +13,26 @@ from grpo.config.yaml_format import read
 from grpo.errors import ConfigError, MatrixError
 from grpo.matrix.expand import expand
 from grpo.matrix.judge.bands import SPREAD_RUNS
-from grpo.matrix.schema import Budgets, Case, CaseEntry, Family, Partition, Reference
+from grpo.matrix.schema import (
+    LAYERS,
+    Budgets,
+    Case,
+    CaseEntry,
+    Family,
+    LockedStack,
+    Partition,
+    Quarantine,
+    Reference,
+    Suite,
+    SuiteEntry,
+)
 from grpo.matrix.strict import build, listed, origin_of
 
 S = TypeVar("S", bound=Section)
 FOLDER = "matrices"
-BUDGETS = "budgets.yaml"
+BUDGETS, QUARANTINE = "budgets.yaml", "quarantine.yaml"
+NO_FAMILIES = (BUDGETS, QUARANTINE)
+TESTS = "tests"  # the key that makes an entry a suite
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # Timing rules say nothing about whether a number is right, so the metrics of learning are bounded absolutely instead.
 REFERENCE_PREFIXES = ("timing/", "performance/", "memory/")
@@ -30,15 +44,31 @@ class Matrix:
     """The whole matrix, expanded and checked file by file."""
 
     folder: Path
-    cases: Mapping[str, Case]
+    cases: Mapping[str, Case]  # those that train and are judged
+    suites: Mapping[str, Suite]  # those that are tests
+    stacks: Mapping[str, LockedStack]
+    quarantine: Quarantine
     partitions: Mapping[str, Partition]
     references: Mapping[tuple[str, str], Reference]  # by (partition, case)
     budgets: Budgets
     origins: Mapping[str, str]  # of the cases: file:line
 
+    @property
+    def all(self) -> Mapping[str, Case | Suite]:
+        """Both kinds of cases, by id, the cheapest layer first."""
+        both: dict[str, Case | Suite] = {**self.suites, **self.cases}
+        return dict(sorted(both.items(), key=lambda pair: LAYERS.index(pair[1].layer)))
+
     def case(self, case_id: str) -> Case:
-        """Exactly this case. Raises MatrixError naming the nearest ids."""
+        """Exactly this case, which trains. Raises MatrixError naming the nearest ids."""
+        if case_id in self.suites:
+            suite = self.suites[case_id]
+            raise MatrixError(f"{case_id} is a suite of tests, which trains nothing: nox -s {suite.layer} -- {case_id}")
         return _known(self.cases, case_id, "case")
+
+    def any_case(self, case_id: str) -> Case | Suite:
+        """Exactly this case of either kind. Raises MatrixError naming the nearest ids."""
+        return _known(self.all, case_id, "case")
 
     def partition(self, name: str) -> Partition:
         """Exactly this partition. Raises MatrixError."""
@@ -70,30 +100,53 @@ def find_matrices(folder: Path | None = None) -> Path:
 
 def load_matrix(folder: Path) -> Matrix:
     """Read everything. Raises MatrixError naming file, line, key and the nearest valid key."""
-    cases: dict[str, Case] = {}
+    found: dict[str, Case | Suite] = {}
     origins: dict[str, str] = {}
     for path in sorted(folder.glob("*.yaml")):
-        if path.name != BUDGETS:
+        if path.name not in NO_FAMILIES:
             for case, origin in _read_family(path):
-                if case.id in cases:
+                if case.id in found:
                     raise MatrixError(f"{origin}: the case {case.id} is there already, at {origins[case.id]}")
-                cases[case.id], origins[case.id] = case, origin
+                found[case.id], origins[case.id] = case, origin
     partitions = {path.stem: _read(path, Partition) for path in sorted((folder / "partitions").glob("*.yaml"))}
     references = {
         (path.parent.name, path.stem): read_reference(path) for path in sorted((folder / "references").glob("*/*.yaml"))
     }
-    matrix = Matrix(folder, cases, partitions, references, _read(folder / BUDGETS, Budgets), origins)
+    matrix = Matrix(
+        folder=folder,
+        cases={name: case for name, case in found.items() if isinstance(case, Case)},
+        suites={name: case for name, case in found.items() if isinstance(case, Suite)},
+        stacks={path.stem: _read(path, LockedStack) for path in sorted((folder / "stacks").glob("*.yaml"))},
+        quarantine=_quarantine(folder / QUARANTINE),
+        partitions=partitions,
+        references=references,
+        budgets=_read(folder / BUDGETS, Budgets),
+        origins=origins,
+    )
     _check_names(matrix)
     return matrix
 
 
+def _quarantine(path: Path) -> Quarantine:
+    return _read(path, Quarantine) if path.is_file() else Quarantine(schema_version=1)
+
+
 def _check_names(matrix: Matrix) -> None:
     problems = []
-    for case in matrix.cases.values():
-        for name in case.partitions:
-            if name not in matrix.partitions:
-                near = did_you_mean(name, matrix.partitions)
-                problems.append(f"{matrix.origins[case.id]}: {case.id}: no partition {name!r}{near}")
+    for case in matrix.all.values():
+        tables: dict[str, tuple[list[str], Mapping[str, Any]]] = {"partition": (case.partitions, matrix.partitions)}
+        if matrix.stacks:  # a matrix of one's own need not tell several apart
+            tables["stack"] = case.stacks, matrix.stacks
+        for what, (names, table) in tables.items():
+            problems += [
+                f"{matrix.origins[case.id]}: {case.id}: no {what} {name!r}{did_you_mean(name, table)}"
+                for name in names
+                if name not in table
+            ]
+    for case_id in matrix.quarantine.cases:
+        if case_id not in matrix.all:
+            near = did_you_mean(case_id, matrix.all)
+            problems.append(f"{_display(matrix.folder / QUARANTINE)}: cases.{case_id}: no such case{near}")
     for partition, case_id in matrix.references:
         where = f"{matrix.folder}/references/{partition}/{case_id}.yaml"
         if case_id not in matrix.cases:
@@ -121,7 +174,7 @@ def _read(path: Path, model: type[S]) -> S:
     return build(model, read_yaml(path))
 
 
-def _read_family(path: Path) -> Iterable[tuple[Case, str]]:
+def _read_family(path: Path) -> Iterable[tuple[Case | Suite, str]]:
     tree = read_yaml(path)
     family = build(Family, tree)
     defaults = tree.children.get("defaults", Branch(tree.origin))
@@ -134,9 +187,13 @@ def _read_family(path: Path) -> Iterable[tuple[Case, str]]:
         for case_id, keys in expand(name, entry, defaults):
             if not _ID.fullmatch(case_id):
                 raise MatrixError(f"{entry.origin}: {case_id!r} is no id: write words of a-z and 0-9, joined by -")
+            about: dict[str, Any] = {"id": case_id, "family": path.stem, "layer": family.layer}
+            if TESTS in keys.children:
+                yield Suite(**about, entry=name, **dict(build(SuiteEntry, keys))), entry.origin
+                continue
             checked = build(CaseEntry, keys)
             _check_metrics(checked, keys, case_id)
-            yield Case(id=case_id, family=path.stem, layer=family.layer, **dict(checked)), entry.origin
+            yield Case(**about, **dict(checked)), entry.origin
 
 
 def _check_metrics(case: CaseEntry, keys: Branch, case_id: str) -> None:

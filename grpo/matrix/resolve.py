@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from grpo.config import Config, ResolvedConfig, layout, load_config
 from grpo.errors import ConfigError, MatrixError
-from grpo.matrix.schema import Case, Parallel
+from grpo.matrix.schema import Case, Parallel, Suite
 from grpo.matrix.schema.types import seconds_of
 
 
@@ -58,10 +58,11 @@ def parallel_of(config: Config) -> Parallel:
     )
 
 
-def hours_of(case: Case) -> tuple[float, float]:
+def hours_of(case: Case | Suite) -> tuple[float, float]:
     """GPU-hours, or node-hours where there are no GPUs, that a run on each of the case's partitions may take."""
     hours = seconds_of(case.time_limit) / 3600 * len(case.partitions)
-    return (hours * case.gpus, 0.0) if case.gpus else (0.0, hours * case.nodes)
+    nodes = case.nodes if isinstance(case, Case) else 1
+    return (hours * case.gpus, 0.0) if case.gpus else (0.0, hours * nodes)
 
 
 def _check_warmup(case: Case, config: Config) -> None:

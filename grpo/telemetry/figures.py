@@ -59,13 +59,13 @@ def _draw_chart(run: Run, chart: Chart) -> Figure | None:
                 _draw_line(axes, run, line)
             if chart.name == "reward":
                 _draw_chance(axes, run)
-            _finish_axes(axes, unit, from_zero=chart.from_zero, ticks=3 if small else 5)
-            _legend(axes)
+            finish_axes(axes, unit, from_zero=chart.from_zero, ticks=3 if small else 5)
+            legend(axes)
         panels[-1][0].set_xlabel("step")
-        _place(figure, legend_rows=1)
+        place(figure, legend_rows=1)
 
     last = "; ".join(f"{line.label} {finite(run, line.metric)[-1][1]:.4g}" for line in (*upper, *lower))
-    return Figure(chart.name, chart.title, chart.note, f"{chart.title} by step. Last values: {last}.", _svg(draw))
+    return Figure(chart.name, chart.title, chart.note, f"{chart.title} by step. Last values: {last}.", svg_of(draw))
 
 
 def _worth_drawing(run: Run, line: Line) -> bool:
@@ -124,7 +124,7 @@ def _draw_phases(run: Run) -> Figure | None:
             base = top
         # In a long run, a first step that compiles or warms up would press the others flat.
         usual = sorted(base)[int(0.98 * (len(base) - 1))] if len(base) >= 50 else max(base)
-        _finish_axes(axes, "seconds a step", from_zero=True)
+        finish_axes(axes, "seconds a step", from_zero=True)
         axes.set_ylim(0, 1.15 * usual or 1)
         axes.set_xlabel("step")
         handles, labels = axes.get_legend_handles_labels()
@@ -132,11 +132,11 @@ def _draw_phases(run: Run) -> Figure | None:
             handles, labels, loc="upper left", bbox_to_anchor=(0, 1), ncols=3, fontsize=FONT_SIZE - 1.5,
             handlelength=0.9, handleheight=0.9, columnspacing=0.9, handletextpad=0.4, borderaxespad=0.2,
         )  # fmt: skip
-        _place(figure, legend_rows=math.ceil(len(labels) / 3))
+        place(figure, legend_rows=math.ceil(len(labels) / 3))
 
     last = "; ".join(f"{name} {column[-1]:.3g} s" for name, column in zip(names, columns, strict=True))
     title = "Time by phase"
-    return Figure("phases", title, "", f"Seconds of each step, stacked by phase. Last step: {last}.", _svg(draw))
+    return Figure("phases", title, "", f"Seconds of each step, stacked by phase. Last step: {last}.", svg_of(draw))
 
 
 def _height(seconds: float | None) -> float:
@@ -168,7 +168,7 @@ def smooth(values: Sequence[float]) -> list[float]:
     return [statistics.fmean(values[max(i - half, 0) : i + half + 1]) for i in range(len(values))]
 
 
-def _finish_axes(axes: Any, unit: str, *, from_zero: bool, ticks: int = 5) -> None:
+def finish_axes(axes: Any, unit: str, *, from_zero: bool, ticks: int = 5) -> None:
     axes.set_ylabel(unit)
     axes.grid(axis="y", color=LIGHT["grid"], linewidth=0.8)
     axes.set_axisbelow(True)
@@ -184,20 +184,20 @@ def _finish_axes(axes: Any, unit: str, *, from_zero: bool, ticks: int = 5) -> No
         axes.set_ylim(0, high if high > 0 else 1)
 
 
-def _place(figure: Any, *, legend_rows: int) -> None:
+def place(figure: Any, *, legend_rows: int) -> None:
     """Fixed margins in SVG units. A layout engine would draw everything twice, and pictures side by side line up."""
     top = 10 + 17 * legend_rows
     figure.subplots_adjust(left=62 / WIDTH, right=1 - 8 / WIDTH, bottom=42 / HEIGHT, top=1 - top / HEIGHT)
 
 
-def _legend(axes: Any) -> None:
+def legend(axes: Any) -> None:
     axes.legend(
         loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=FONT_SIZE - 1.5, handlelength=1.4,
         columnspacing=1.2, handletextpad=0.5, borderaxespad=0.1, frameon=False,
     )  # fmt: skip
 
 
-def _svg(draw: Callable[[Any], None]) -> str:
+def svg_of(draw: Callable[[Any], None]) -> str:
     """Draw on a fresh figure, without pyplot: no global state, no display."""
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas

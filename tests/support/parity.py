@@ -1,19 +1,21 @@
 """The parity matrix: its cells, what every rank does in one, and what that must come to in one float64 process.
 
-Pull requests run a covering design, in which every pair of values of two axes is in some cell; nights run the full
-product of layout, batching, micro-batch and kind of loss, the other axes taking turns.
+The matrix says which cells: its case `parity` has a covering design for pull requests, in which every pair of values of
+two axes is in some cell; `parity-product`, at night, the full product of four axes, the others taking turns.
 """
 
 import itertools
 import random
 import warnings
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from grpo.batching.batch import Batch
-from tests.support.pairwise import pairwise
+from grpo.matrix.design import cells
+from grpo.matrix.load import load_matrix
 from tests.support.policy import VOCABULARY, tiny_config, tiny_model
 from tests.support.reference_policy import OPTIONS, ReferencePolicy
 
@@ -76,26 +78,33 @@ AXES = {
     "chunk": (None, 3),
     "state": tuple(STATE),
 }
-CROSSED = ("layout", "batching", "micro", "kind")  # of the full product
-# Eight processes cost a second a cell and sixteen two: pull requests run the richest of each backend alone.
-COSTLY = 8
-RICHEST = (
-    Layout("pytorch", 4, 2, 1, False), Layout("pytorch", 4, 2, 1, True), Layout("megatron", 2, 2, 2, True),
-    Layout("megatron", 4, 1, 2, False),
-)  # fmt: skip
-COVERED = {**AXES, "layout": tuple(each for each in LAYOUTS if each.world < COSTLY or each in RICHEST)}
+MATRIX = load_matrix(Path(__file__).parents[2] / "matrices")
+
+
+def name_of_value(value):
+    """As `factors:` of the matrix spells it."""
+    if isinstance(value, Layout):
+        degrees = f"{value.backend}-dp{value.data}-tp{value.tensor}-pp{value.pipeline}"
+        return f"{degrees}-sp" if value.sequence_parallel else degrees
+    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def cells_of(case):
+    """Those of the matrix's case, with the values that its names stand for."""
+    known = {axis: {name_of_value(value): value for value in values} for axis, values in AXES.items()}
+    return [{axis: known[axis][name] for axis, name in cell.items()} for cell in cells(MATRIX.suites[case])]
 
 
 @cache
 def covering():
     """Cells of a pull request."""
-    return pairwise(COVERED)
+    return cells_of("parity")
 
 
 @cache
 def product():
     """Cells of a night."""
-    rest = [name for name in AXES if name not in CROSSED]
+    rest = [name for name in AXES if name not in MATRIX.suites["parity-product"].factors]
     draw = random.Random(0)
     decks = {name: [] for name in rest}
 
@@ -105,10 +114,7 @@ def product():
             draw.shuffle(decks[name])
         return decks[name].pop()
 
-    return [
-        {**dict(zip(CROSSED, crossed, strict=True)), **{name: next_of(name) for name in rest}}
-        for crossed in itertools.product(*(AXES[name] for name in CROSSED))
-    ]
+    return [{**crossed, **{name: next_of(name) for name in rest}} for crossed in cells_of("parity-product")]
 
 
 def of_world(cells, world):

@@ -15,7 +15,18 @@ class PerCadence(Section):
     release: float = Field(ge=0)
 
 
+class GateMinutes(Section):
+    """How the time of the required check is divided; its parts sum to no more than the whole."""
+
+    whole: float = Field(25, gt=0)
+    lint: float = Field(1, gt=0)
+    unit: float = Field(2, gt=0)
+    functional: float = Field(10, gt=0)
+    slurm: float = Field(12, gt=0)
+
+
 class Budgets(Section):
     schema_version: SchemaVersion
+    gate_minutes: GateMinutes = GateMinutes()
     gpu_hours: PerCadence = Field(description="of all cases of a cadence, each up to its time limit")
     cpu_hours: PerCadence = Field(description="the same of cases without GPUs, in hours of a node")

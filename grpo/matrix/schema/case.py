@@ -1,6 +1,9 @@
-"""`matrices/<family>.yaml`: what is run, and what is asserted of it."""
+"""`matrices/<family>.yaml`: what is run, and what is asserted of it.
 
-from typing import Any, Literal
+An entry with `tests` is a suite, which pytest judges; one with `recipe` trains, and its run directory is judged.
+"""
+
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
@@ -8,8 +11,10 @@ from grpo.config.schema.base import Section
 from grpo.matrix.schema.types import Duration, SchemaVersion
 
 Layer = Literal["unit", "functional", "gpu", "cluster"]
+LAYERS: tuple[Layer, ...] = get_args(Layer)
 Tier = Literal["L0", "L1", "L2", "L3"]
 Cadence = Literal["pr", "nightly", "weekly", "release"]
+Design = Literal["covering", "product"]
 Statistic = Literal["median", "last", "every"]
 
 
@@ -40,6 +45,19 @@ class Checks(Section):
     present: list[str] = Field([], description="metrics that every judged step must have, besides those of every run")
 
 
+class Entry(Section):
+    """What every case says of itself, whether it trains or is a suite of tests."""
+
+    partitions: list[str] = Field(min_length=1)
+    stacks: list[str] = Field(
+        ["cpu"], min_length=1, description="of versions; a pull request runs the first, nightly runs all"
+    )
+    time_limit: Duration = Field(description="hours:minutes:seconds")
+    tier: Tier = Field(description="L0 is the cheapest")
+    cadence: Cadence
+    owner: str
+
+
 class Lengths(Section):
     """The recorded distribution of completion lengths that the case replays, in tokens."""
 
@@ -49,27 +67,22 @@ class Lengths(Section):
     source: str = Field(description="which run they were recorded from")
 
 
-class CaseEntry(Section):
-    """One case as its family's file has it; the id is its key there."""
+class CaseEntry(Entry):
+    """One case that trains, as its family's file has it; the id is its key there."""
 
     recipe: str
     overrides: list[str] = Field([], description="KEY=VALUE, as the command line takes them")
     nodes: int = Field(1, gt=0)
     gpus_per_node: int = Field(0, ge=0, description="0 runs on the CPU")
     parallel: Parallel = Parallel()
-    partitions: list[str] = Field(min_length=1)
     steps: int = Field(gt=0, description="that the run must reach")
     warmup_steps: int = Field(5, ge=0, description="not judged, at the start and after every resume")
     min_steps: int | None = Field(
         None, gt=0, description="judge on fewer than 20 steps; then the reference is provisional and does not gate"
     )
-    time_limit: Duration = Field(description="hours:minutes:seconds")
-    tier: Tier = Field(description="L0 is the cheapest")
-    cadence: Cadence
     paths: list[str] = Field(min_length=1, description="what a change must touch to select the case; `!` excludes")
     checks: Checks = Checks()
     lengths: Lengths | None = Field(None, description="completion lengths that the run replays; null: it samples them")
-    owner: str
 
 
 class Case(CaseEntry):
@@ -82,6 +95,25 @@ class Case(CaseEntry):
     @property
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
+
+
+class SuiteEntry(Entry):
+    """A case that is a suite of tests: files, folders or single tests that pytest runs."""
+
+    tests: list[str] = Field(min_length=1, description="files, folders as FOLDER/**, or FILE::TEST")
+    gpus: int = Field(0, ge=0, description="that the tests use; 0 runs on the CPU")
+    paths: list[str] = Field([], description="that select the suite, besides its tests and all that they import")
+    factors: dict[str, list[str]] = Field({}, description="names of the values that its tests combine, by factor")
+    design: Design = Field("covering", description="covering: every pair of values is in some cell; product: all cells")
+
+
+class Suite(SuiteEntry):
+    """One suite of the expanded matrix."""
+
+    id: str
+    entry: str  # its key in the family's file, before axes are expanded
+    family: str
+    layer: Layer
 
 
 class Family(Section):

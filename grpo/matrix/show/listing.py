@@ -1,5 +1,7 @@
 """The cases of the matrix: as a table, and one of them with everything that it resolves to."""
 
+from collections.abc import Mapping
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -7,39 +9,88 @@ from rich.text import Text
 
 from grpo.config import layout
 from grpo.config.yaml_format import dump
+from grpo.matrix.design import cells
+from grpo.matrix.history import Row
 from grpo.matrix.judge.bands import band_of, provisional
 from grpo.matrix.judge.words import number
 from grpo.matrix.load import Matrix
 from grpo.matrix.resolve import hours_of, overrides_of, resolve_case
-from grpo.matrix.schema import Case, Partition, Reference
+from grpo.matrix.schema import Case, Partition, Reference, Suite
 from grpo.matrix.show.table import limits
+from grpo.matrix.suites import pytest_arguments
+
+WRAPPED = ("partitions", "judged by", "last verdict")
 
 
-def case_table(matrix: Matrix) -> Table:
-    """One row a case."""
+def case_table(matrix: Matrix, last: Mapping[tuple[str, str], Row]) -> Table:
+    """One row a case. `last` is the latest verdict by case and partition."""
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("case", "layer", "tier", "cadence", "GPUs", "hours", "partitions", "reference"):
-        table.add_column(column, justify="right" if column in ("GPUs", "hours") else "left", no_wrap=True)
-    for case in matrix.cases.values():
+    for column in ("case", "layer", "tier", "cadence", "GPUs", "hours", "partitions", "judged by", "last verdict"):
+        table.add_column(
+            column, justify="right" if column in ("GPUs", "hours") else "left", no_wrap=column not in WRAPPED
+        )
+    for case in matrix.all.values():
         hours = sum(hours_of(case))
-        kinds = [_reference_words(matrix.reference(name, case.id)) for name in case.partitions]
         table.add_row(
             case.id, case.layer, case.tier, case.cadence, str(case.gpus), f"{hours:.3g}", ", ".join(case.partitions),
-            ", ".join(kinds) if case.checks.against_reference else "bounds only",
+            _judged_by(matrix, case), _last_words(matrix, case, last),
         )  # fmt: skip
     return table
+
+
+def _judged_by(matrix: Matrix, case: Case | Suite) -> str:
+    if isinstance(case, Suite):
+        return "tests"
+    if not case.checks.against_reference:
+        return "bounds only"
+    return ", ".join(_reference_words(matrix.reference(name, case.id)) for name in case.partitions)
+
+
+def _last_words(matrix: Matrix, case: Case | Suite, last: Mapping[tuple[str, str], Row]) -> str:
+    words = [
+        f"{row.outcome} {row.time[:10]}" for name in case.partitions if (row := last.get((case.id, name))) is not None
+    ]
+    text = ", ".join(words) or "never ran"
+    return f"{text} (quarantined)" if case.id in matrix.quarantine.cases else text
 
 
 def case_lines(matrix: Matrix) -> list[str]:
     """The expanded list as text: what a change of the data adds or takes away is one line of a snapshot each."""
     return [
-        f"{case.id} {case.layer} {case.tier} {case.cadence} {case.nodes}x{case.gpus_per_node} "
-        f"{','.join(case.partitions)} {case.recipe} {' '.join(overrides_of(case))}"
-        for case in matrix.cases.values()
+        f"{case.id} {case.layer} {case.tier} {case.cadence} {','.join(case.partitions)} {','.join(case.stacks)} "
+        + _what_runs(case)
+        for case in matrix.all.values()
     ]
 
 
-def explanation(matrix: Matrix, case: Case) -> RenderableType:
+def _what_runs(case: Case | Suite) -> str:
+    if isinstance(case, Case):
+        return f"{case.nodes}x{case.gpus_per_node} {case.recipe} {' '.join(overrides_of(case))}"
+    text = " ".join(case.tests)
+    return f"{text} ({len(cells(case))} cells of a {case.design} design)" if case.factors else text
+
+
+def explanation(matrix: Matrix, case: Case | Suite) -> RenderableType:
+    """Everything that the case resolves to."""
+    return _suite_explanation(matrix, case) if isinstance(case, Suite) else _case_explanation(matrix, case)
+
+
+def _suite_explanation(matrix: Matrix, suite: Suite) -> RenderableType:
+    lines = [
+        f"{suite.id} ({matrix.origins[suite.id]}), owner {suite.owner}",
+        f"command: nox -s {suite.layer} -- {suite.id}",
+        f"tests: pytest {' '.join(pytest_arguments(matrix, suite.layer, [suite.id]))}",
+        f"selected by {', '.join(['its tests', 'all that they import', *suite.paths])}; {suite.tier}, {suite.cadence}",
+        f"up to {suite.time_limit} over {', '.join(suite.partitions)}, on the stacks {', '.join(suite.stacks)}",
+    ]
+    if suite.factors:
+        chosen = cells(suite)
+        lines.append(f"{len(chosen)} cells of a {suite.design} design")
+        lines += [f"  {', '.join(f'{factor}={value}' for factor, value in cell.items())}" for cell in chosen[:200]]
+    return Text("\n".join(lines))
+
+
+def _case_explanation(matrix: Matrix, case: Case) -> RenderableType:
     """Where the case is from, its ranks and cost, its references with their bands, and its whole configuration."""
     resolved = resolve_case(case)
     ranks = layout(resolved.config)

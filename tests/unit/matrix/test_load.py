@@ -88,7 +88,7 @@ def change(path, old, new):
             "source.kind: expected one of published",
         ),
         ("references/h200-141g/8b-dtensor.yaml", '"2026-11-30"', '"yesterday"', "expected a date such as 2026-01-31"),
-        ("budgets.yaml", "weekly: 60", "weekly: -1", "gpu_hours.weekly = -1.*at least 0"),
+        ("budgets.yaml", "weekly: 70", "weekly: -1", "gpu_hours.weekly = -1.*at least 0"),
     ],
 )
 def test_errors_name_file_line_key_and_the_nearest_valid_one(folder, file, old, new, message):

@@ -12,6 +12,7 @@ from grpo.matrix.load import load_matrix
 from grpo.matrix.resolve import hours_of, overrides_of, resolve_case
 from grpo.matrix.schema.types import seconds_of
 from grpo.matrix.show.listing import case_lines
+from grpo.telemetry.memory import memory_metrics
 from grpo.telemetry.reader import read_run
 from tests.support.small_run import run_small
 
@@ -87,10 +88,19 @@ def test_every_reference_can_gate_unless_it_says_otherwise(key):
             assert band_of(metric, reference).upper <= 1.1 * reference.values[metric].value + 1e-9
 
 
-def test_every_metric_of_a_check_is_one_that_the_trainer_emits(tmp_path):
+def test_every_metric_of_a_check_is_one_that_the_trainer_emits(tmp_path, monkeypatch):
     # A reference policy and a loss that needs both log-prob passes: everything that depends on the recipe is there.
-    run_small(tmp_path / "run", "loss_fn.reference_policy_kl_penalty=0.01", "loss_fn.force_on_policy_ratio=false")
+    run_small(
+        tmp_path / "run",
+        "loss_fn.reference_policy_kl_penalty=0.01",
+        "loss_fn.force_on_policy_ratio=false",
+        "cluster.peak_tflops=1.0",
+    )
     emitted = set(read_run(tmp_path / "run").metric_names)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 0)
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda: 0)
+    emitted |= set(memory_metrics())  # with those of a GPU
     assert set(REQUIRED) <= emitted
     for case in MATRIX.cases.values():
         checks = case.checks
@@ -101,7 +111,7 @@ def test_every_metric_of_a_check_is_one_that_the_trainer_emits(tmp_path):
 
 def test_a_cadence_keeps_within_its_budget():
     gpu, cpu = Counter(), Counter()
-    for case in MATRIX.cases.values():
+    for case in MATRIX.all.values():
         gpu_hours, cpu_hours = hours_of(case)
         gpu[case.cadence] += gpu_hours
         cpu[case.cadence] += cpu_hours

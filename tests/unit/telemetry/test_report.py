@@ -1,4 +1,3 @@
-import html.parser
 import re
 
 import pytest
@@ -8,38 +7,10 @@ from grpo.errors import TelemetryError
 from grpo.telemetry.content import MAX_EVENTS
 from grpo.telemetry.report import write_report
 from grpo.telemetry.run_directory import RunDirectory
+from tests.support.html_page import Page
 from tests.support.synthetic_run import write_synthetic_run
 
-VOID = {"meta", "br", "img", "input", "hr", "link"}
 ATTACK = "<script>alert(1)</script> <img src=x onerror=alert(1)> ![x](http://h/y) | ` ${7*7} {{7*7}}"
-
-
-class Page(html.parser.HTMLParser):
-    """Checks that tags close in order; keeps tags, attributes and texts."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.attributes, self.headings = [], [], [], []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.attributes += attributes
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.tags.append(tag)
-        self.attributes += attributes
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] in ("h1", "h2"):
-            self.headings.append(data)
 
 
 def report(path):

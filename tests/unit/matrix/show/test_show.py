@@ -69,8 +69,8 @@ def test_a_runs_steps_and_bounds_are_shown():
 
 
 def test_the_list_has_every_id_whole():
-    text = rendered(case_table(MATRIX))
-    assert all(case_id in text for case_id in MATRIX.cases)
+    text = rendered(case_table(MATRIX, {}))
+    assert all(case_id in text for case_id in MATRIX.all)
 
 
 def test_an_explanation_has_origin_command_bands_and_configuration():

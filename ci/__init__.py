@@ -1,0 +1,1 @@
+"""The gate, and the pipelines of CI systems that are written from the matrix."""

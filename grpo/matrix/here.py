@@ -1,0 +1,71 @@
+"""One case on this machine, without a scheduler: train in a process of its own, then judge."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from grpo.errors import MatrixError
+from grpo.matrix.judge import JobOutcome, Verdict
+from grpo.matrix.load import Matrix
+from grpo.matrix.resolve import overrides_of, resolve_case
+from grpo.matrix.run import judge_directory
+from grpo.matrix.schema import Case
+from grpo.matrix.schema.types import seconds_of
+
+RUN = "run"  # the run directory, in the folder of the case
+LOG = "trainer.log"
+SAVING_SECONDS = 60.0  # that a trainer whose time is over may take to save and end
+
+
+def run_here(matrix: Matrix, case: Case, partition: str, folder: Path) -> Verdict:
+    """Train the case up to its time limit, and judge what it left in `folder / "run"`.
+
+    Raises MatrixError for a case of several nodes, a partition that is not the case's, or a folder that is not empty.
+    """
+    if partition not in case.partitions:
+        raise MatrixError(f"the case {case.id} is for {', '.join(case.partitions)}, not for the partition {partition}")
+    if case.nodes > 1:
+        raise MatrixError(f"the case {case.id} has {case.nodes} nodes: grpo matrix submit runs it on a cluster")
+    if folder.exists() and any(folder.iterdir()):
+        raise MatrixError(f"{folder} is not empty: name another folder for this run")
+    resolve_case(case)  # what cannot be run is told before anything starts
+    folder.mkdir(parents=True, exist_ok=True)
+    run = folder / RUN
+    command = [
+        sys.executable,
+        "-m",
+        "grpo",
+        "train",
+        case.recipe,
+        *overrides_of(case),
+        f"logger.log_dir={run}",
+        "--quiet",
+    ]
+    with (folder / LOG).open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)  # noqa: S603 - no shell
+        outcome = _wait(process, seconds_of(case.time_limit))
+    return judge_directory(matrix, case, partition, run, outcome)
+
+
+def _wait(process: "subprocess.Popen[bytes]", limit: float) -> JobOutcome:
+    """How it ended, in a scheduler's words."""
+    try:
+        code = process.wait(timeout=limit)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return JobOutcome("TIMEOUT", process.returncode, "trainer", "TERM")
+    except BaseException:
+        _end(process)
+        raise
+    code = 128 - code if code < 0 else code  # of a signal, as a shell says it
+    return JobOutcome("COMPLETED" if code == 0 else "FAILED", code, "done" if code == 0 else "trainer")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=SAVING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,108 @@
+"""The tasks of nox: what they hand to pytest, and what a change must pass on a machine with Python alone."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+class Session:
+    """Stands for nox's: keeps what it is asked to run."""
+
+    def __init__(self, *posargs):
+        self.posargs = list(posargs)
+        self.ran = []
+
+    def run(self, *command, silent=False, **_):
+        self.ran.append([Path(command[0]).name, *command[1:]])
+        if "tests" in command:
+            return json.dumps([f"node-of-{case}" for case in command[command.index("tests") + 2 :]])
+        return json.dumps(["engines", "tiny-hf"]) if silent else True
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """The file of tasks, once: nox refuses to register a task again."""
+    pytest.importorskip("nox", reason="nox is in the environment of the unit layer alone")
+    spec = importlib.util.spec_from_file_location("noxfile_under_test", ROOT / "noxfile.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def tasks(loaded, monkeypatch):
+    monkeypatch.setattr(loaded, "environment", lambda session, stack: Path(stack) / "bin")
+    monkeypatch.delenv("GATE_BASE", raising=False)
+    monkeypatch.chdir(ROOT)
+    return loaded
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([], ["tests/functional"]),
+        (["engines", "tiny-hf"], ["node-of-engines", "node-of-tiny-hf"]),
+        (["engines", "-k", "sampling"], ["node-of-engines", "-k", "sampling"]),
+        (["-k", "sampling"], ["-k", "sampling"]),
+        (["tests/functional/data"], ["tests/functional/data"]),
+        (["tests/functional/data/test_a.py::test_b[1]", "-x"], ["tests/functional/data/test_a.py::test_b[1]", "-x"]),
+    ],
+)
+def test_ids_become_their_tests_and_the_rest_is_pytests_own(tasks, given, told):
+    session = Session(*given)
+    tasks.run_functional(session, session.posargs)
+    last = session.ran[-1]
+    assert last[: last.index("loadgroup") + 1] == ["pytest", "-n", "2", "--dist", "loadgroup"]
+    assert last[last.index("loadgroup") + 1 :] == ["--junitxml=runs/junit/functional.xml", *told]
+
+
+@pytest.mark.parametrize(
+    ("given", "programs"),
+    [
+        (
+            [],
+            [
+                "ruff",
+                "ruff",
+                "mypy",
+                "python -m ci.gate checks",
+                "pytest",
+                "pytest",
+                "python -m ci.gate select",
+                "grpo",
+                "pytest",
+            ],
+        ),
+        (["--only", "checks"], ["python -m ci.gate checks"]),
+        (["--without", "unit", "plugin", "functional"], ["ruff", "ruff", "mypy", "python -m ci.gate checks"]),
+    ],
+)
+def test_the_gate_is_made_of_its_parts(tasks, given, programs):
+    session = Session(*given)
+    tasks.gate(session)
+    names = [" ".join(command[:4]) if command[0] == "python" else command[0] for command in session.ran]
+    assert names == programs
+
+
+def test_a_shard_of_the_gate_leaves_its_report_in_a_folder_of_its_own(tasks):
+    session = Session("--only", "functional", "--shard", "2/3", "--base", "abc")
+    tasks.gate(session)
+    select = session.ran[0]
+    assert select[select.index("--base") + 1] == "abc"
+    assert select[select.index("--shard") + 1] == "2/3"
+    assert session.ran[-1][-1] == "--junitxml=runs/junit/functional-2/functional.xml"
+
+
+def test_the_script_of_ci_runs_the_gate_and_the_readmes_command():
+    script = (ROOT / ".ci" / "run").read_text()
+    (command,) = re.findall(
+        r"^python3 -m pip install nox && (nox -s unit functional)$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    lines = [line.removeprefix(".nox/runner/bin/") for line in script.splitlines()]
+    assert command in lines
+    assert any(line.startswith("nox -s gate -- --only lint checks plugin") for line in lines)
