@@ -20,7 +20,7 @@ from grpo.commands.doctor import doctor
 from grpo.commands.judge import judge
 from grpo.commands.matrix import app as matrix_app
 from grpo.commands.status import status
-from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
+from grpo.errors import ConfigError, GrpoError
 from grpo.planning.resident import Resident
 
 if TYPE_CHECKING:
