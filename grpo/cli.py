@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from grpo.commands.accept import accept, rebase
+from grpo.commands.canary import canary
+from grpo.commands.compare import compare
+from grpo.commands.diagnose import diagnose
+from grpo.commands.doctor import doctor
 from grpo.commands.judge import judge
 from grpo.commands.matrix import app as matrix_app
 from grpo.errors import EXIT_REQUEUE, ConfigError, GrpoError
@@ -161,6 +166,12 @@ def report(
 
 
 app.command("judge")(judge)
+app.command("compare")(compare)
+app.command("canary")(canary)
+app.command("doctor")(doctor)
+app.command("diagnose")(diagnose)
+app.command("accept")(accept)
+app.command("rebase")(rebase)
 app.add_typer(matrix_app, name="matrix")
 
 

@@ -32,7 +32,10 @@ FormatOption = Annotated[Format, typer.Option("--format", help="how to print the
 
 
 def judge(
-    run_directory: Annotated[Path | None, typer.Argument(help="of a run that has ended")] = None,
+    run_directories: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN [RUN RUN]", help="directory of a run that has ended, and of its reruns"),
+    ] = None,
     case: Annotated[str, typer.Option("--case", metavar="ID", help="exactly one case of the matrix")] = "",
     partition: Annotated[str, typer.Option("--partition", metavar="P", help="where the run was")] = "",
     values: Annotated[
@@ -42,23 +45,29 @@ def judge(
         ),
     ] = None,
     release: Annotated[bool, typer.Option("--release", help="faster than the reference fails as well")] = False,
+    gpu_hours_left: Annotated[
+        float | None, typer.Option(min=0, help="no rerun is asked for that takes more; default: no limit")
+    ] = None,
     output: FormatOption = Format.table,
     matrices: MatricesOption = None,
 ) -> None:
     """Judge a run by a case of the matrix. Exit codes: 0 pass, 1 fail, 2 not judged (and bad input)."""
     from grpo.matrix.judge import judge_row, row_of
     from grpo.matrix.load import find_matrices, load_matrix
-    from grpo.matrix.run import judge_directory
+    from grpo.matrix.run import accept_command, judge_directories
 
-    if (run_directory is None) == (values is None):
+    if bool(run_directories) == (values is not None):
         raise MatrixError("what is to be judged? Give a run directory, or --values NAME=SECONDS,...")
     if not case or not partition:
         raise MatrixError("against what? Give --case ID and --partition P; `grpo matrix list` lists both")
     matrix = load_matrix(find_matrices(matrices))
     chosen = matrix.case(case)
     check_partition(matrix, case, partition)
-    if run_directory is not None:
-        verdict = judge_directory(matrix, chosen, partition, run_directory)
+    if run_directories:
+        runs = [(path, None) for path in run_directories]
+        verdict = judge_directories(matrix, chosen, partition, runs, gpu_hours_left=gpu_hours_left)
+        if chosen.checks.against_reference and verdict.values:
+            typer.echo(f"to accept, with further runs: {accept_command(run_directories)}", err=True)
     else:
         verdict = judge_row(
             row_of(values or ""), chosen, matrix.reference(partition, case), partition_name=partition

@@ -12,6 +12,7 @@ from grpo.config.tree import Branch
 from grpo.config.yaml_format import read
 from grpo.errors import ConfigError, MatrixError
 from grpo.matrix.expand import expand
+from grpo.matrix.judge.bands import SPREAD_RUNS
 from grpo.matrix.schema import Budgets, Case, CaseEntry, Family, Partition, Reference
 from grpo.matrix.strict import build, listed, origin_of
 
@@ -79,8 +80,7 @@ def load_matrix(folder: Path) -> Matrix:
                 cases[case.id], origins[case.id] = case, origin
     partitions = {path.stem: _read(path, Partition) for path in sorted((folder / "partitions").glob("*.yaml"))}
     references = {
-        (path.parent.name, path.stem): _read_reference(path)
-        for path in sorted((folder / "references").glob("*/*.yaml"))
+        (path.parent.name, path.stem): read_reference(path) for path in sorted((folder / "references").glob("*/*.yaml"))
     }
     matrix = Matrix(folder, cases, partitions, references, _read(folder / BUDGETS, Budgets), origins)
     _check_names(matrix)
@@ -152,7 +152,8 @@ def _check_metrics(case: CaseEntry, keys: Branch, case_id: str) -> None:
             raise MatrixError(f"{where}: {case_id}: checks.bounds.{metric} has neither lower nor upper")
 
 
-def _read_reference(path: Path) -> Reference:
+def read_reference(path: Path) -> Reference:
+    """A reference file of this schema version or the one before. Raises MatrixError."""
     tree = read_yaml(path)
     reference = build(Reference, tree)
     where = origin_of(tree, "values")
@@ -169,8 +170,12 @@ def _read_reference(path: Path) -> Reference:
             raise MatrixError(f"{at}: values.{metric}: lower {low}, value {figure.value}, upper {high} do not ascend")
         if not metric.startswith(REFERENCE_PREFIXES) and metric != INFORMING:
             raise MatrixError(f"{at}: values.{metric}: a reference is for {', '.join(REFERENCE_PREFIXES)}")
-    if reference.source.kind == "measured" and any(figure.spread is None for figure in reference.values.values()):
-        raise MatrixError(f"{where}: values: a measured figure needs its spread between runs")
+    source = reference.source
+    if source.kind == "measured":
+        if len(source.nodes) not in (1, len(source.runs)):
+            raise MatrixError(f"{where}: source.nodes: {len(source.nodes)} node sets of {len(source.runs)} runs")
+        if len(source.runs) >= SPREAD_RUNS and any(figure.spread is None for figure in reference.values.values()):
+            raise MatrixError(f"{where}: values: a measured figure needs its spread between runs")
     return reference
 
 

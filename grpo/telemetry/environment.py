@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,13 @@ _GPU_FIELDS = {
     "driver": "driver_version",
     "mig": "mig.mode.current",
 }
+_IMAGE_NAMES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SLURM_CONTAINER_IMAGE", "ENROOT_IMAGE")
 _COMMAND_SECONDS = 10.0
+# What a process that only measures sees of the environment: names and beginnings of names. The rest may hold secrets.
+_PASSED_ON = (
+    "CUDA_", "GLOO_", "GOMP_", "HOME", "LANG", "LC_", "LD_", "LOGNAME", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "PATH",
+    "PYTHON", "TMPDIR", "TZ", "UCX_", "USER", "VIRTUAL_ENV",
+)  # fmt: skip
 
 
 def grpo_version() -> str:
@@ -58,6 +65,7 @@ def describe_environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": _cpu_name(),
         "cuda": _torch_cuda(),
+        "image": _image(),
         "stack": {name: packages[name] for name in STACK if name in packages},
         "packages": dict(sorted(packages.items(), key=lambda item: item[0].lower())),
     }
@@ -73,7 +81,24 @@ def describe_node() -> dict[str, Any]:
         "cpus_usable": usable,
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 2),
         "gpus": _gpus(),
+        "hcas": infiniband_adapters(),
     }
+
+
+def infiniband_adapters() -> list[str]:
+    """Names of this host's InfiniBand and RoCE adapters."""
+    folder = Path("/sys/class/infiniband")
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def lean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that a measuring child needs: no credentials, and no launcher's rank either."""
+    return {name: value for name, value in environ.items() if name.startswith(_PASSED_ON)}
+
+
+def _image() -> str | None:
+    """The container image that this process runs in, as its runtime names it; null outside one."""
+    return next((os.environ[name] for name in _IMAGE_NAMES if os.environ.get(name)), None)
 
 
 def _torch_cuda() -> str | None:

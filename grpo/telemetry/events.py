@@ -10,6 +10,7 @@ EventKind = Literal[
     "checkpoint_loaded",  # step, path, backend that saved it, optimizer, random_states_not_taken
     "checkpoint_refused",  # path, reason
     "validation",  # step
+    "canary",  # problem: None, or why there is no canary.json
     "warning",  # message, step
     "stop_requested",  # reason, step
     "reward_failure",  # step, count, reason

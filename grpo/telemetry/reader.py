@@ -30,6 +30,8 @@ class Run:
     samples: list[dict[str, Any]] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     nodes: list[dict[str, Any]] = field(default_factory=list)
+    canary: dict[str, Any] = field(default_factory=dict)  # {}: none was run
+    ranks: list[dict[str, Any]] = field(default_factory=list)  # seconds of each rank, one object a step
 
     @cached_property
     def steps(self) -> list[int]:
@@ -79,6 +81,8 @@ def read_run(path: str | Path) -> Run:
         samples=read_journal(directory / "samples.jsonl"),
         environment=_read_object(directory / "environment.json"),
         nodes=_read_object(directory / "nodes.json").get("nodes", []),
+        canary=_read_object(directory / "canary.json"),
+        ranks=read_journal(directory / "ranks.jsonl"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,7 @@ from grpo.telemetry.reader import read_manifest
 from grpo.telemetry.report import write_report
 from grpo.telemetry.run_directory import Mode, RunDirectory
 from grpo.trainer.assemble import assembled, checkpoint_manager
+from grpo.trainer.canary import keep_canary
 from grpo.trainer.loop import Outcome, Trainer
 from grpo.trainer.prepare import Prepared, prepare
 from grpo.trainer.supported import device_of
@@ -67,6 +69,7 @@ def train(
         restarted = not fresh and start == 0 and config.checkpointing.enabled and _ended_early(directory)
         run = stack.enter_context(_open(prepared, directory, start, fresh=fresh or restarted, command=command))
         run.start_log()
+        no_canary = keep_canary(config.cluster, run, os.environ)
         if checkpoints is not None:
             checkpoints.prepare()
         console = stack.enter_context(
@@ -84,6 +87,8 @@ def train(
             )
         )
         trainer = Trainer(parts, config)
+        if no_canary is not None:
+            console.message(no_canary)
         if restarted:
             console.message("the earlier run here ended before its first checkpoint: kept beside it, begun anew")
         for refused in found.refused:

@@ -40,11 +40,11 @@ def measured(values=None, *, spread=0.005, runs=5, stack=None, **figures):
     seconds = {"timing/total": total, **{f"timing/{phase}": value for phase, value in SECONDS.items()}}
     values = values or {name: {"value": value, "unit": "s", "spread": spread} for name, value in seconds.items()}
     source = {
-        "kind": "measured", "runs": [f"run-{n}" for n in range(runs)], "nodes": ["node0"], "commit": "abc",
+        "kind": "measured", "runs": [f"run-{n}" for n in range(runs)], "nodes": [["node0"]], "commit": "abc",
         "image": None, "stack": stack or {"torch": "2.11", "vllm": "0.25", "cuda": "13"}, "date": "2026-11-30",
         "approved_by": "somebody",
     }  # fmt: skip
-    return Reference.model_validate({"schema_version": 1, "source": source, "values": values | figures})
+    return Reference.model_validate({"schema_version": 2, "source": source, "values": values | figures})
 
 
 def published(total=147.0, seconds=None, stack=None):
@@ -82,3 +82,34 @@ def verdict(seen=None, the_case=None, reference=None, partition=PARTITION, expec
         seen or evidence(), the_case or case(), reference, partition_name="here", partition=partition,
         expected_config=CONFIG if expected is None else expected,
     )  # fmt: skip
+
+
+def with_rates(hcas=(), **rates):
+    """The partition with a canary's rates."""
+    return PARTITION.model_copy(
+        update={
+            "canary": PARTITION.canary.model_copy(update=rates),
+            "network": PARTITION.network.model_copy(update={"hcas": list(hcas)}),
+        }
+    )
+
+
+def canary(hosts=("node0",), gpus=8, matmul=800.0, transport="ib"):
+    """What `grpo canary` writes, at the rates of a good machine."""
+    gpu = {
+        "bf16_matmul_tflops": matmul, "device_copy_gb_per_s": 2000.0, "host_to_device_gb_per_s": 54.0,
+        "device_to_host_gb_per_s": 54.0,
+    }  # fmt: skip
+    return {
+        "device": "cuda",
+        "nodes": [
+            {"host": host, "all_reduce_node_gb_per_s": 340.0, "gpus": [{"index": n, **gpu} for n in range(gpus)]}
+            for host in hosts
+        ],
+        "pairs": [
+            {"hosts": [first, second], "all_reduce_pair_gb_per_s": 45.0}
+            for at, first in enumerate(hosts)
+            for second in hosts[at + 1 :]
+        ],
+        "nccl": {"version": "2.27.3", "transport": transport, "interfaces": []},
+    }

@@ -59,6 +59,13 @@ class Cluster(Section):
     ray_address: str | None = Field(
         None, description="host:port of a running Ray cluster, or 'auto'; null: Ray is started on this machine"
     )
+    canary: Literal["auto", "on", "off"] = Field(
+        "auto", description="measure this node before training; 'auto': in a Slurm job, and not elsewhere"
+    )
+    canary_file: str | None = Field(
+        None,
+        description="a canary.json that was measured on all nodes of the job already; null: measure this node",
+    )
     worker_timeout_s: float = Field(
         1800.0, gt=0, description="seconds that a worker process may take for its start or one call before it is killed"
     )

@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 
 from grpo.matrix.judge.evidence import OTHER, PHASE_METRICS, TOTAL
-from grpo.matrix.judge.verdict import Share
+from grpo.matrix.judge.verdict import Share, Slowest
 from grpo.matrix.schema import Reference
 
 OTHER_PHASE = "other"
 
 
-def attribute(values: Mapping[str, float], reference: Reference) -> tuple[Share, ...]:
+def attribute(
+    values: Mapping[str, float], reference: Reference, slowest: Mapping[str, Slowest] | None = None
+) -> tuple[Share, ...]:
     """The difference of the total, divided over the phases that both sides have; largest first.
 
     What these leave of the total on each side is `other`, so that the shares sum to the difference whatever was
@@ -33,6 +35,7 @@ def attribute(values: Mapping[str, float], reference: Reference) -> tuple[Share,
             value - before,
             (value - before) / whole if whole else None,
             _parts(phase, values, phases),
+            (slowest or {}).get(f"timing/{phase}"),
         )
         for phase, (value, before) in pairs.items()
     ]

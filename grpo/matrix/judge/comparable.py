@@ -8,7 +8,7 @@ from grpo.matrix.judge.verdict import Finding
 from grpo.matrix.schema import Case, Partition, Reference
 
 # What is left out changes neither what is computed nor how fast: where files go, when they are written, deadlines.
-_FREE = ("logger.", "checkpointing.", "cluster.worker_timeout_s", "grpo.seed")
+_FREE = ("logger.", "checkpointing.", "cluster.worker_timeout_s", "cluster.canary", "grpo.seed")
 # How many parts of a version must agree.
 _PARTS = {"torch": 2, "vllm": 2, "megatron_core": 2, "cuda": 1, "driver": 1}
 _MIG_ON = "Enabled"
@@ -37,14 +37,18 @@ def check_nodes(evidence: Evidence, case: Case, partition: Partition) -> list[Fi
     if len(evidence.nodes) != case.nodes:
         problems.append(f"nodes.json has {len(evidence.nodes)} nodes, and the case {case.nodes}")
     for node in evidence.nodes:
-        problems += _node_problems(node, partition)
+        problems += node_problems(node, partition)
     return [Finding(6, "nodes.json", problem, "infra") for problem in dict.fromkeys(problems)]
 
 
-def _node_problems(node: Mapping[str, Any], partition: Partition) -> Iterable[str]:
+def node_problems(node: Mapping[str, Any], partition: Partition) -> Iterable[str]:
+    """What keeps a node, as nodes.json describes it, from being one of the partition's."""
     host, gpus = node.get("host"), node.get("gpus", [])
     if len(gpus) != partition.gpus_per_node:
         yield f"node {host} has {len(gpus)} GPUs, and the partition's nodes {partition.gpus_per_node}"
+    absent = [name for name in partition.network.hcas if name not in node.get("hcas", [])]
+    if absent:
+        yield f"node {host} has no adapter {', '.join(absent)}, and the partition's nodes have"
     if partition.gpu is None:
         return
     for gpu in gpus:
@@ -55,10 +59,13 @@ def _node_problems(node: Mapping[str, Any], partition: Partition) -> Iterable[st
             yield f"node {host}: a GPU has {gpu['memory_mib']} MiB, and the partition's {partition.gpu.memory_gib} GiB"
         if (gpu.get("mig") == _MIG_ON) != partition.gpu.mig:
             yield f"node {host}: MIG is {gpu.get('mig')}"
+        driver = str(gpu.get("driver", "not recorded"))
+        if partition.gpu.driver is not None and driver.partition(".")[0] != partition.gpu.driver:
+            yield f"node {host}: the driver is {driver}, and the partition's is of branch {partition.gpu.driver}"
 
 
 def check_stack(evidence: Evidence, reference: Reference) -> list[Finding]:
-    """The versions that figures depend on must be the reference's; a published row informs where they are not."""
+    """Versions and image that figures depend on must be the reference's; a published row informs where they are not."""
     if reference.source.kind == "none":
         return []
     differing = []
@@ -66,6 +73,9 @@ def check_stack(evidence: Evidence, reference: Reference) -> list[Finding]:
         had = evidence.stack.get(name)
         if wanted is not None and (had is None or _version(had, name) != _version(wanted, name)):
             differing.append(f"{name} {had or 'not recorded'}, the reference's {wanted}")
+    source = reference.source
+    if source.kind == "measured" and source.image != evidence.image:
+        differing.append(f"image {evidence.image or 'none'}, the reference's {source.image or 'none'}")
     if not differing:
         return []
     informs = "the published row only informs" if reference.source.kind == "published" else "not judged: stack"

@@ -34,6 +34,17 @@ class Evidence:
     config: Mapping[str, Any] = field(default_factory=dict)
     run: str | None = None
     job: JobOutcome | None = None
+    canary: Mapping[str, Any] = field(default_factory=dict)  # {}: none was run
+    ranks: Sequence[Mapping[str, Any]] = ()  # one a step: `step`, `hosts`, and seconds of each rank by metric
+    started: float | None = None  # seconds since 1970
+    seconds: float | None = None  # of the whole run
+    commit: str | None = None
+    image: str | None = None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The node set, sorted."""
+        return tuple(sorted(str(node.get("host")) for node in self.nodes))
 
 
 def evidence_of(run: Run, job: JobOutcome | None = None) -> Evidence:
@@ -56,6 +67,12 @@ def evidence_of(run: Run, job: JobOutcome | None = None) -> Evidence:
         config=run.config,
         run=run.manifest.run_id,
         job=job,
+        canary=run.canary,
+        ranks=run.ranks,
+        started=run.manifest.started,
+        seconds=None if run.manifest.ended is None else run.manifest.ended - run.manifest.started,
+        commit=run.manifest.git_commit,
+        image=run.environment.get("image"),
     )
 
 

@@ -53,6 +53,9 @@ def _missing(training: Sequence[Record], required: Iterable[str]) -> Iterable[Fi
 def _not_finite(training: Sequence[Record]) -> Iterable[Finding]:
     bad: dict[str, list[int]] = {}
     for record in training:
+        # The sum of a step is finite where all its values are, which one step after another says far sooner.
+        if math.isfinite(sum(value for value in record.values() if value is not None)):
+            continue
         for metric, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 bad.setdefault(metric, []).append(record["step"])
@@ -76,11 +79,17 @@ def _mfu(training: Sequence[Record]) -> Iterable[Finding]:
 def _times(training: Sequence[Record]) -> Iterable[Finding]:
     negative: dict[str, list[int]] = {}
     unequal = []
+    least = {
+        metric: -_SECONDS if metric == OTHER else 0.0
+        for metric in sorted(set().union(*training))
+        if metric.startswith("timing/")
+    }
     for record in training:
         phases = [record.get(metric) or 0.0 for metric in PHASE_METRICS]
         total, other = record.get(TOTAL), record.get(OTHER)
-        for metric, value in record.items():
-            if metric.startswith("timing/") and value is not None and value < (-_SECONDS if metric == OTHER else 0):
+        for metric, lowest in least.items():
+            value = record.get(metric)
+            if value is not None and value < lowest:
                 negative.setdefault(metric, []).append(record["step"])
         if total is None or other is None:
             continue

@@ -1,6 +1,7 @@
 """What the judge decided, and why."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from grpo.matrix.judge.failure import FailureClass
@@ -46,6 +47,16 @@ class BoundResult:
 
 
 @dataclass(frozen=True)
+class Slowest:
+    """The rank that took longest for a phase."""
+
+    rank: int
+    host: str
+    seconds: float  # median over the judged steps
+    median: float  # of all ranks
+
+
+@dataclass(frozen=True)
 class Share:
     """What one phase adds to the difference of the total; the shares of a verdict sum to that difference."""
 
@@ -55,6 +66,7 @@ class Share:
     seconds: float  # the difference
     share: float | None  # of the total's difference; None where that is 0
     parts: tuple[tuple[str, float], ...] = ()  # what the run itself says of these seconds: name, seconds
+    slowest: Slowest | None = None  # None: the run does not say
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,17 @@ class Steps:
 
 
 @dataclass(frozen=True)
+class Rerun:
+    """What has to run before the verdict is final; whoever submits jobs reads it in the run's `verdict.json`."""
+
+    rule: int  # 4: outside the band; 6: the machine; 7: the scheduler
+    runs: int  # one job each
+    exclude: tuple[str, ...]  # nodes to stay away from, where there are others
+    gpu_hours: float  # of all of them, as this run took
+    reason: str
+
+
+@dataclass(frozen=True)
 class Verdict:
     case: str
     partition: str
@@ -91,6 +114,10 @@ class Verdict:
     reference: str | None  # published, measured, none; None where the case needs none
     steps: Steps | None = None
     run: str | None = None
+    runs: tuple[str, ...] = ()  # where several decided together
+    nodes: tuple[str, ...] = ()
+    values: Mapping[str, float] = field(default_factory=dict)  # the run's figures by metric, those of no reference too
+    rerun: Rerun | None = None
     schema_version: int = SCHEMA_VERSION
 
     def exit_code(self, *, release: bool = False) -> int:

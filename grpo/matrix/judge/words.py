@@ -55,8 +55,14 @@ def _share_words(share: Share) -> str:
 
 
 def parts_words(share: Share) -> str:
-    """`rewards 3, no phase 1`: what the run says of a phase's seconds."""
-    return ", ".join(f"{phase_words(name)} {number(seconds)}" for name, seconds in share.parts)
+    """`rewards 3, no phase 1; slowest: rank 5 on node3, 12 s`: what the run says of a phase's seconds."""
+    texts = (
+        [", ".join(f"{phase_words(name)} {number(seconds)}" for name, seconds in share.parts)] if share.parts else []
+    )
+    if share.slowest is not None:
+        one = share.slowest
+        texts.append(f"slowest: rank {one.rank} on {one.host}, {number(one.seconds)} s (median {number(one.median)} s)")
+    return "; ".join(texts)
 
 
 def total_words(total: Comparison) -> str:

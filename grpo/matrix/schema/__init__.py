@@ -1,9 +1,9 @@
 """What may stand in the files under `matrices/`."""
 
 from grpo.matrix.schema.budget import Budgets
-from grpo.matrix.schema.case import Bound, Case, CaseEntry, Checks, Family, Parallel
-from grpo.matrix.schema.partition import Partition
-from grpo.matrix.schema.reference import Figure, Measured, Published, Reference, Unmeasured
+from grpo.matrix.schema.case import Bound, Case, CaseEntry, Checks, Family, Lengths, Parallel
+from grpo.matrix.schema.partition import Partition, Rates
+from grpo.matrix.schema.reference import Figure, Measured, Published, Reference, Stack, Unmeasured
 
 __all__ = [
     "Bound",
@@ -13,10 +13,13 @@ __all__ = [
     "Checks",
     "Family",
     "Figure",
+    "Lengths",
     "Measured",
     "Parallel",
     "Partition",
     "Published",
+    "Rates",
     "Reference",
+    "Stack",
     "Unmeasured",
 ]

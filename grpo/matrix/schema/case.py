@@ -40,6 +40,15 @@ class Checks(Section):
     present: list[str] = Field([], description="metrics that every judged step must have, besides those of every run")
 
 
+class Lengths(Section):
+    """The recorded distribution of completion lengths that the case replays, in tokens."""
+
+    mean: float = Field(gt=0)
+    p95: float = Field(gt=0, description="95th percentile: a mean alone would hide stragglers")
+    longest: float = Field(gt=0)
+    source: str = Field(description="which run they were recorded from")
+
+
 class CaseEntry(Section):
     """One case as its family's file has it; the id is its key there."""
 
@@ -59,6 +68,7 @@ class CaseEntry(Section):
     cadence: Cadence
     paths: list[str] = Field(min_length=1, description="what a change must touch to select the case; `!` excludes")
     checks: Checks = Checks()
+    lengths: Lengths | None = Field(None, description="completion lengths that the run replays; null: it samples them")
     owner: str
 
 

@@ -18,11 +18,23 @@ class Gpu(Section):
     bf16_dense_tflops: float = Field(gt=0, description="datasheet, without sparsity: the denominator of MFU")
     memory_gb_per_s: float = Field(gt=0, description="datasheet")
     mig: bool = Field(False, description="whether the GPUs are cut into instances")
+    driver: str | None = Field(None, pattern=r"^\d+$", description="branch, for example 580; null: any")
 
 
 class Network(Section):
     control_interface: str | None = Field(None, description="for Ray, gloo and NCCL's bootstrap, for example eno1")
     hcas: list[str] = Field([], description="InfiniBand adapters of a node, for example mlx5_0; none: sockets")
+
+
+class Rates(Section):
+    """What `grpo canary` measured on a good node; a run below 97 % of any was on a bad one. Null: not judged."""
+
+    bf16_matmul_tflops: float | None = Field(None, gt=0)
+    device_copy_gb_per_s: float | None = Field(None, gt=0, description="written")
+    host_to_device_gb_per_s: float | None = Field(None, gt=0, description="from pinned memory")
+    device_to_host_gb_per_s: float | None = Field(None, gt=0)
+    all_reduce_node_gb_per_s: float | None = Field(None, gt=0, description="bus bandwidth within a node")
+    all_reduce_pair_gb_per_s: float | None = Field(None, gt=0, description="bus bandwidth of two nodes")
 
 
 class Storage(Section):
@@ -68,6 +80,7 @@ class Partition(Section):
     gpu: Gpu | None = Field(description="null: a partition without GPUs")
     gpus_per_node: int = Field(ge=0)
     network: Network = Network()
+    canary: Rates = Rates()
     storage: Storage = Storage()
     ulimits: Ulimits = Ulimits()
     proxy: str | None = Field(None, pattern=r"^https?://[^@\s]+$", description="URL without a password")

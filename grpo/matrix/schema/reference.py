@@ -1,11 +1,24 @@
 """`matrices/references/<partition>/<case>.yaml`: what a case is judged against, and where that is from."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from grpo.config.schema.base import Section
-from grpo.matrix.schema.types import Day, SchemaVersion
+from grpo.matrix.schema.types import Day
+
+REFERENCE_VERSION: Literal[2] = 2
+
+
+def _current(version: Any) -> Any:
+    # Version 1 is version 2 but for the nodes of its runs, see `_node_sets`.
+    return REFERENCE_VERSION if version == 1 and not isinstance(version, bool) else version
+
+
+def _node_sets(value: Any) -> Any:
+    # Version 1 named the one node set of all runs.
+    one_set = isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
+    return [value] if one_set else value
 
 
 class Stack(Section):
@@ -26,6 +39,7 @@ class Figure(Section):
     lower: float | None = None
     upper: float | None = None
     spread: float | None = Field(None, ge=0, description="(max - min) / median over the runs; measured references only")
+    anchor: float | None = Field(None, gt=0, description="the first accepted value; null: this one is the first")
 
 
 class Published(Section):
@@ -42,12 +56,14 @@ class Measured(Section):
 
     kind: Literal["measured"]
     runs: list[str] = Field(min_length=1, description="run ids")
-    nodes: list[str] = Field(min_length=1, description="the one node set of these runs")
+    nodes: Annotated[list[list[str]], BeforeValidator(_node_sets)] = Field(
+        min_length=1, description="the node set of each run, in their order; one alone is that of all"
+    )
     commit: str
     image: str | None = Field(description="container image, or null for none")
     stack: Stack
     date: Day
-    approved_by: str
+    approved_by: str | None = Field(None, description="who approved of a drift beyond 10 % from the anchor")
 
 
 class Unmeasured(Section):
@@ -60,6 +76,6 @@ class Unmeasured(Section):
 
 
 class Reference(Section):
-    schema_version: SchemaVersion
+    schema_version: Annotated[Literal[2], BeforeValidator(_current)]
     source: Annotated[Published | Measured | Unmeasured, Field(discriminator="kind")]
     values: dict[str, Figure] = Field({}, description="by metric")

@@ -1,25 +1,11 @@
 import json
-import sys
 
 import pytest
 
-from grpo import cli
 from tests.support.synthetic_run import write_synthetic_run
 
 ROW = "total=178,policy_training=31,refit=26,generation=87,logprobs=20"
 CASE = ("--case", "70b-megatron", "--partition", "h100-80g")
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def invoke(*arguments):
-        monkeypatch.setattr(sys, "argv", ["grpo", *map(str, arguments)])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        captured = capsys.readouterr()
-        return leaving.value.code, captured.out, captured.err
-
-    return invoke
 
 
 def test_a_bare_row_is_judged_and_the_exit_code_is_the_verdict(run):

@@ -8,6 +8,7 @@ import pytest
 from grpo import matrix
 
 FOREIGN = {"ray", "vllm", "torch", "transformers", "megatron"}
+MEASURES = "canary"  # the one part that runs something itself: products and collectives
 INNER = {"trainer", "workers", "rollout", "refit", "batching", "algorithm", "models", "rewards", "checkpoint"}
 
 
@@ -23,5 +24,5 @@ def test_it_imports_neither_engines_nor_the_trainer_and_evaluates_no_text(path):
             assert node.func.id not in {"eval", "exec", "compile", "__import__"}
         for name in names:
             parts = name.split(".")
-            assert parts[0] not in FOREIGN
+            assert parts[0] not in FOREIGN - ({"torch"} if path.parent.name == MEASURES else set())
             assert parts[0] != "grpo" or len(parts) < 2 or parts[1] not in INNER, name

@@ -127,10 +127,35 @@ def test_a_reference_of_no_case_is_an_error(folder):
 def test_a_measured_figure_needs_its_spread(folder):
     path = folder / "references/h200-141g/8b-dtensor.yaml"
     path.write_text(
-        "schema_version: 1\nsource: {kind: measured, runs: [a], nodes: [n], commit: c, image: null, "
+        "schema_version: 1\nsource: {kind: measured, runs: [a, b, c], nodes: [n], commit: c, image: null, "
         "stack: {torch: '2'}, date: '2026-11-30', approved_by: somebody}\nvalues: {timing/total: {value: 1, unit: s}}\n"
     )
     with pytest.raises(MatrixError, match="needs its spread"):
+        load_matrix(folder)
+
+
+MEASURED = (
+    "schema_version: {version}\nsource: {{kind: measured, runs: [a, b, c], nodes: {nodes}, commit: c, image: null, "
+    "stack: {{torch: '2'}}, date: '2026-11-30', approved_by: somebody}}\n"
+    "values: {{timing/total: {{value: 1, unit: s, spread: 0.01}}}}\n"
+)
+
+
+def test_a_reference_of_the_schema_version_before_is_read(folder):
+    path = folder / "references/h200-141g/8b-dtensor.yaml"
+    path.write_text(MEASURED.format(version=1, nodes="[n, m]"))
+    reference = load_matrix(folder).reference("h200-141g", "8b-dtensor")
+    assert (reference.schema_version, reference.source.nodes) == (2, [["n", "m"]])
+    path.write_text(MEASURED.format(version=2, nodes="[[n], [m], [n]]"))
+    assert load_matrix(folder).reference("h200-141g", "8b-dtensor").source.nodes == [["n"], ["m"], ["n"]]
+
+
+@pytest.mark.parametrize(
+    ("version", "nodes", "message"), [(3, "[n]", "schema_version = 3"), (2, "[[n], [m]]", "2 node sets of 3 runs")]
+)
+def test_a_newer_reference_and_one_with_other_node_sets_are_refused(folder, version, nodes, message):
+    (folder / "references/h200-141g/8b-dtensor.yaml").write_text(MEASURED.format(version=version, nodes=nodes))
+    with pytest.raises(MatrixError, match=message):
         load_matrix(folder)
 
 

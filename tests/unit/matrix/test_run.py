@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,10 @@ from grpo.checkpoint.signals import StopRequest
 from grpo.config import load_config
 from grpo.errors import MatrixError, TelemetryError
 from grpo.matrix.judge import JobOutcome
+from grpo.matrix.judge.sanity import REQUIRED
 from grpo.matrix.load import load_matrix
 from grpo.matrix.resolve import overrides_of
-from grpo.matrix.run import judge_directory, read_result
+from grpo.matrix.run import judge_directory, judged_as, read_result
 from grpo.trainer.run import train
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrices")
@@ -43,6 +45,51 @@ def test_a_job_that_failed_is_judged_by_its_end(tiny_run, tmp_path):
     assert judge_directory(MATRIX, case, "cpu-local", tmp_path / "none", job).failure == "crash"
     with pytest.raises(TelemetryError, match="no run directory"):
         judge_directory(MATRIX, case, "cpu-local", tmp_path / "none")
+
+
+def test_a_judged_run_holds_its_verdict_and_is_judged_anew_each_time(tiny_run):
+    case, folder = tiny_run
+    judge_directory(MATRIX, case, "cpu-local", folder)
+    written = json.loads((folder / "verdict.json").read_text())
+    assert (written["schema_version"], written["case"], written["outcome"]) == (1, case.id, "pass")
+    assert written["runs"] == [written["run"]]
+    assert not (folder / "reference.yaml").exists()  # the case has no figures to refer to
+    assert judged_as(folder) == (case.id, "cpu-local")
+    (folder / "verdict.json").write_text(json.dumps({**written, "outcome": "fail"}))
+    assert judge_directory(MATRIX, case, "cpu-local", folder).outcome == "pass"
+
+
+def test_a_rerun_after_a_failure_judges_again(tiny_run, tmp_path):
+    case, folder = tiny_run
+    run = tmp_path / "run"
+    shutil.copytree(folder, run)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:-1]))
+    assert judge_directory(MATRIX, case, "cpu-local", run).outcome == "fail"
+    (run / "metrics.jsonl").write_text("".join(lines))
+    assert judge_directory(MATRIX, case, "cpu-local", run).outcome == "pass"
+    assert json.loads((run / "verdict.json").read_text())["outcome"] == "pass"
+
+
+def test_every_metric_of_a_run_that_is_taken_away_fails(tiny_run, tmp_path):
+    case, folder = tiny_run
+    run = tmp_path / "run"
+    shutil.copytree(folder, run)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    needed = {*REQUIRED, *case.checks.bounds, *case.checks.present}
+    assert needed <= set(lines[0])
+    for metric in needed:
+        kept = [{name: value for name, value in line.items() if name != metric} for line in lines]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+        assert judge_directory(MATRIX, case, "cpu-local", run).outcome == "fail", metric
+
+
+def test_what_was_not_judged_has_no_case(tmp_path):
+    with pytest.raises(MatrixError, match="was not judged yet"):
+        judged_as(tmp_path)
+    (tmp_path / "verdict.json").write_text("[]")
+    with pytest.raises(MatrixError, match="not a verdict"):
+        judged_as(tmp_path)
 
 
 def test_result_files(tmp_path):

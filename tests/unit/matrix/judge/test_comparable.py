@@ -12,6 +12,7 @@ from tests.support.matrix import (
     nodes,
     published,
     unmeasured,
+    with_rates,
 )
 
 
@@ -79,3 +80,37 @@ def test_what_was_not_recorded_is_not_comparable():
     assert check_stack(evidence(stack={}), published()) == []
     assert check_stack(evidence(stack={}), unmeasured()) == []
     assert "only informs" in check_stack(evidence(), published(stack={"torch": "2.7"}))[0].message
+
+
+def test_another_image_is_another_stack():
+    (finding,) = check_stack(evidence(image="b.sif"), measured())
+    assert "not judged: stack (image b.sif, the reference's none)" in finding.message
+    reference = measured()
+    of_image = reference.model_copy(update={"source": reference.source.model_copy(update={"image": "b.sif"})})
+    assert check_stack(evidence(image="b.sif"), of_image) == []
+    assert check_stack(evidence(image="b.sif"), published()) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "hcas", "message"),
+    [
+        ("570.1", ["mlx5_0"], "the driver is 570.1, and the partition's is of branch 580"),
+        (None, ["mlx5_0"], "the driver is not recorded"),
+        ("580.65.06", ["mlx5_1"], "no adapter mlx5_0"),
+        ("580.65.06", ["mlx5_0", "mlx5_1"], None),
+    ],
+)
+def test_driver_and_adapters_are_the_partitions(driver, hcas, message):
+    partition = with_rates(hcas=["mlx5_0"])
+    partition = partition.model_copy(update={"gpu": partition.gpu.model_copy(update={"driver": "580"})})
+    (node,) = nodes()
+    gpus = [{**gpu, **({"driver": driver} if driver else {})} for gpu in node["gpus"]]
+    findings = check_nodes(evidence(nodes=[{**node, "gpus": gpus, "hcas": hcas}]), case(), partition)
+    assert [message in finding.message for finding in findings] == ([] if message is None else [True])
+
+
+def test_how_the_machine_is_measured_is_free():
+    expected = {"cluster": {"canary": "auto", "canary_file": None, "num_nodes": 2}}
+    found = {"cluster": {"canary": "on", "canary_file": "job/canary.json", "num_nodes": 2}}
+    assert check_config(expected, found) == []
+    assert check_config(expected, {"cluster": {**found["cluster"], "num_nodes": 1}})

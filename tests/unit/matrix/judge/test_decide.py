@@ -1,9 +1,10 @@
 import math
+import sys
 from itertools import permutations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.matrix import judge as judge_package
@@ -43,6 +44,7 @@ def test_a_throughput_figure_is_the_median():
     assert verdict(evidence(records), reference=measured()).outcome == "fail"  # 11 of 20
 
 
+@settings(deadline=None)
 @given(
     phase=st.sampled_from(sorted(SECONDS)),
     factor=st.floats(1.031, 10.0),
@@ -58,6 +60,7 @@ def test_any_phase_slower_than_its_band_is_named(phase, factor, kind):
     assert result.attribution[0].phase == phase
 
 
+@settings(deadline=None)
 @given(seconds=st.fixed_dictionaries({phase: st.floats(0.0, 1e4) for phase in SECONDS}), other=st.floats(0.0, 1e4))
 def test_the_attribution_sums_to_the_difference_of_the_total(seconds, other):
     result = verdict(run_of(seconds, other), reference=measured())
@@ -112,6 +115,7 @@ def test_removing_any_metric_fails(metric):
     assert metric in result.sentence
 
 
+@settings(deadline=None)
 @given(steps=st.integers(0, 24))
 def test_a_run_cut_short_never_passes(steps):
     assert verdict(run_of({}, steps=steps), reference=measured()).outcome == "fail"
@@ -207,3 +211,26 @@ def test_no_case_or_partition_is_named_in_the_judges_code():
     matrix = load_matrix(Path(__file__).parents[4] / "matrices")
     code = "\n".join(path.read_text() for path in folder.rglob("*.py"))
     assert [name for name in (*matrix.cases, *matrix.partitions) if name in code] == []
+
+
+def calls_to_judge(steps):
+    seen, count = run_of({}, steps=steps), 0
+
+    def counted(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(counted)
+    try:
+        verdict(seen, case(steps=steps), measured())
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_the_work_of_a_verdict_is_a_few_calls_for_each_value_of_the_run():
+    # A thousand cases in under a second: `python -m benchmarks.judge` has the seconds.
+    few, many = calls_to_judge(40), calls_to_judge(80)
+    values = 40 * len(record(1))
+    assert many - few < 5 * values
+    assert few < 10 * values

@@ -1,0 +1,1 @@
+"""From judged runs to a reference (rule 10)."""

@@ -1,0 +1,1 @@
+"""References after a change of stack or image (rule 8)."""
