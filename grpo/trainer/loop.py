@@ -146,7 +146,7 @@ class Trainer:
 
     def _run(self) -> Outcome:
         self._validate_before_training()
-        reason = self._finished()
+        reason = "stopped" if self._progress.validation_pending else self._finished()
         while reason is None:
             reason = self._timed_step() or self._finished()
         stopped_by = self._stopping.due() if reason == "stopped" else None

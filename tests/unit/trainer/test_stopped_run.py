@@ -97,6 +97,16 @@ def test_in_the_last_validation_the_next_run_has_nothing_else_to_do(whole, tmp_p
     assert stop_and_go_on(tmp_path / "run", whole, monkeypatch, "checkpointing.stop_grace_s=0").steps == STEPS
 
 
+def test_the_last_validation_is_made_good_however_often_it_is_given_up(whole, tmp_path, monkeypatch):
+    directory, options = tmp_path / "run", ("checkpointing.stop_grace_s=0",)
+    Calls(monkeypatch, Evaluator, "evaluate", 3, send)
+    assert run_quick(directory, *OPTIONS, *options).outcome.reason == "stopped"
+    monkeypatch.undo()
+    Calls(monkeypatch, Evaluator, "evaluate", 1, send)
+    outcome = stop_and_go_on(directory, whole, monkeypatch, *options)
+    assert (outcome.steps, outcome.saved) == (STEPS, True)
+
+
 def test_in_a_save_it_stops_with_that_save_however_often_it_is_asked(whole, tmp_path, monkeypatch):
     def insist():
         send(signal.SIGTERM)
