@@ -37,6 +37,7 @@ app = typer.Typer(
 )  # fmt: skip
 
 _LAST_SECONDS = 10.0
+_WRITING = "checkpoint-write", "checkpoint-hash", "checkpoint-flush"  # names of threads
 
 Arguments = Annotated[
     list[str] | None,
@@ -260,5 +261,5 @@ def main() -> None:
 
 def _bound_the_wait_for_saves() -> None:
     """Python waits at its end for the threads of pools, also for one whose disk does not answer: not for ever here."""
-    if any(thread.name.startswith("checkpoint-") and not thread.daemon for thread in threading.enumerate()):
+    if any(thread.name.startswith(_WRITING) for thread in threading.enumerate()):
         faulthandler.dump_traceback_later(_LAST_SECONDS, exit=True)
