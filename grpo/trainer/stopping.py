@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from grpo.checkpoint.signals import Abandoned, StopRequest
@@ -108,6 +108,10 @@ class Stopping:
         except Abandoned:
             self._given_up = True
             raise
+
+    def undivided(self) -> AbstractContextManager[None]:
+        """Around what a rollout or a validation must not leave half done."""
+        return self._stop.undivided()
 
     def step_done(self, seconds: float) -> None:
         """A step is over; `seconds` are all that it took, its validation and save among them."""

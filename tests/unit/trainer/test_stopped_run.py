@@ -10,6 +10,7 @@ from grpo.checkpoint import files
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.checkpoint.signals import Interrupted, StopRequest
 from grpo.errors import EXIT_REQUEUE, CheckpointError, ConfigError
+from grpo.placement.placement import Placement
 from grpo.rollout.on_demand import OnDemandSource
 from grpo.telemetry.reader import read_run
 from grpo.trainer import loop, stopping
@@ -68,6 +69,23 @@ def test_in_a_rollout_that_would_take_too_long_it_is_given_up_and_done_again(who
     Calls(monkeypatch, OnDemandSource, "_draw", 3, send, after=True)
     outcome = stop_and_go_on(tmp_path / "run", whole, monkeypatch, "checkpointing.stop_grace_s=0")
     assert (outcome.steps, outcome.saved) == (2, True)
+
+
+def test_moves_into_a_phase_are_not_given_up_half_done(whole, tmp_path, monkeypatch):
+    real, entered, moved = Placement.enter, [], []
+
+    def enter(placement, phase):
+        entered.append(phase)
+        if entered.count("generation") == 3 and phase == "generation":
+            send()
+        charges = real(placement, phase)
+        moved.append(phase)
+        return charges
+
+    monkeypatch.setattr(Placement, "enter", enter)
+    outcome = stop_and_go_on(tmp_path / "run", whole, monkeypatch, "checkpointing.stop_grace_s=0")
+    assert outcome.steps == 2
+    assert moved == entered
 
 
 def test_a_rollout_that_was_given_up_between_two_saves_is_preceded_by_one(whole, tmp_path, monkeypatch):
