@@ -71,8 +71,9 @@ def test_a_run_of_which_a_rank_was_killed_goes_on_from_its_last_checkpoint(whole
 @pytest.mark.parametrize("sleep_level", [0, 2])
 def test_a_stop_gives_up_what_an_engine_in_another_process_samples(tmp_path, monkeypatch, sleep_level):
     options = (*OPTIONS, "grpo.val_period=0", "grpo.val_at_start=false", "checkpointing.stop_grace_s=0")
-    sleeping = (f"policy.generation.colocated.sleep_level={sleep_level}",) if sleep_level else ()
+    # With a save that is still to be made, for which the policy needs the engine's memory.
+    sleeping = [f"policy.generation.colocated.sleep_level={sleep_level}", "checkpointing.save_period=4"]
     monkeypatch.setattr(remote, "EngineProcess", StuckEngine)
-    outcome = run_quick(tmp_path / "run", *options, "cluster.launcher=ray", *sleeping).outcome
+    outcome = run_quick(tmp_path / "run", *options, "cluster.launcher=ray", *(sleeping if sleep_level else [])).outcome
     assert (outcome.steps, outcome.stopped_by, outcome.saved) == (CALL - 1, "SIGUSR1", True)
     assert read_run(tmp_path / "run").manifest.exit_code == EXIT_REQUEUE
