@@ -11,6 +11,7 @@ from grpo.matrix.judge.failure import JobOutcome
 from grpo.telemetry.reader import Run
 from grpo.telemetry.timers import PHASES
 
+_LARGEST = 1e300
 TOTAL = "timing/total"
 OTHER = "timing/other"
 TOKENS = "rollout/generated_tokens_per_sample"
@@ -79,14 +80,17 @@ def evidence_of(run: Run, job: JobOutcome | None = None) -> Evidence:
 def _record(line: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A line of metrics.jsonl with numbers alone: anything else is NaN, which no rule lets pass."""
     step = line.get("step")
-    if not isinstance(step, int):
+    if not isinstance(step, int) or isinstance(step, bool):
         raise MatrixError(f"{where}/metrics.jsonl: a line without a step")
     numbers = {name: value if value is None or _is_number(value) else math.nan for name, value in line.items()}
     return {**numbers, "step": step}
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # An integer of JSON may be larger than any float, which no sum could take.
+    return isinstance(value, float) or (
+        isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST
+    )
 
 
 def row_of(text: str) -> dict[str, float]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.matrix import judge as judge_package
-from grpo.matrix.judge import JobOutcome
+from grpo.matrix.judge import JobOutcome, judge_row
 from grpo.matrix.judge.bands import band_of
 from grpo.matrix.judge.sanity import REQUIRED
 from grpo.matrix.load import load_matrix
@@ -105,6 +105,27 @@ def test_faster_asks_for_a_refresh_and_fails_a_release_alone():
 
 def test_slower_in_one_phase_outweighs_faster_in_another():
     assert verdict(run_of({"generation": 60.0, "refit": 30.0}), reference=measured()).outcome == "fail"
+
+
+@pytest.mark.parametrize("phase", SECONDS)
+def test_a_phase_that_took_no_time_is_missing_and_not_faster(phase):
+    seen = run_of({phase: 0.0}, other=3.0 + SECONDS[phase])  # the total stays
+    result = verdict(seen, reference=measured())
+    assert (result.outcome, result.failure) == ("fail", "correctness")
+    assert "took no time" in result.sentence
+
+
+def test_a_row_of_zeros_does_not_pass():
+    row = dict.fromkeys(COLUMNS, 0.0)
+    assert judge_row(row, case(), measured(), partition_name="here").outcome == "fail"
+    assert judge_row(row, case(), published(), partition_name="here").outcome == "fail"
+
+
+def test_a_row_does_not_show_that_bounds_hold():
+    bounded = case(checks={"against_reference": [], "bounds": {"train/reward": {"lower": 0.5}}})
+    result = judge_row({"timing/total": 1.0}, bounded, None, partition_name="here")
+    assert (result.outcome, result.exit_code()) == ("not judged", 2)
+    assert "judged by bounds" in result.sentence
 
 
 @pytest.mark.parametrize("metric", REQUIRED)

@@ -31,10 +31,12 @@ def test_a_row_may_have_spaces_and_decimals():
 def test_a_metric_that_is_no_number_is_none_that_passes(tmp_path):
     path = write_synthetic_run(tmp_path / "run", steps=2)
     with (path / "metrics.jsonl").open("a") as file:
-        file.write('{"schema_version": 1, "step": 3, "train/loss": "low", "train/reward": true, "train/kl": null}\n')
+        file.write('{"schema_version": 1, "step": 3, "train/loss": "low", "train/reward": true, "train/kl": null, ')
+        file.write(f'"train/grad_norm": 1{"0" * 400}}}\n')
     last = evidence_of(read_run(path)).metrics[-1]
     assert math.isnan(last["train/loss"])
     assert math.isnan(last["train/reward"])
+    assert math.isnan(last["train/grad_norm"])
     assert last["train/kl"] is None
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"schema_version": 1, "train/loss": 1}\n')
