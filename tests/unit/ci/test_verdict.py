@@ -28,7 +28,11 @@ def reports(tmp_path):
         "functional-1/selected.json",
         json.dumps({"selected": ["trainer", "tiny-hf"], "cases": ["trainer", "tiny-hf"]}),
     )
-    write(tmp_path, "functional-1/functional.xml", junit(("b", "trainer", ""), ("c", "tiny-hf", XFAIL), ("d", "trainer", "<skipped/>")))
+    write(
+        tmp_path,
+        "functional-1/functional.xml",
+        junit(("b", "trainer", ""), ("c", "tiny-hf", XFAIL), ("d", "trainer", "<skipped/>")),
+    )
     write(tmp_path, "functional-2/selected.json", json.dumps({"selected": ["tiny-hf", "trainer"], "cases": []}))
     return tmp_path
 
