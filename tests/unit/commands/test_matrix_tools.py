@@ -66,8 +66,11 @@ def test_a_suite_is_explained():
 
 def test_run_says_what_is_missing_and_keeps_a_verdict_without_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr("grpo.matrix.here._wait", lambda process, limit: (process.kill(), process.wait(), CRASHED)[-1])
-    result = run("run", "tiny-hf", "--folder", str(tmp_path / "f"), "--matrices", MATRICES)
+    history = str(tmp_path / "history.csv")
+    result = run("run", "tiny-hf", "--folder", str(tmp_path / "f"), "--history", history, "--matrices", MATRICES)
     assert result.exit_code == 1
+    (line,) = [one for one in ok("list", "--history", history, "--matrices", MATRICES).splitlines() if "tiny-hf" in one]
+    assert "fail 20" in line
     assert json.loads((tmp_path / "f" / "verdict.json").read_text())["failure"] == "crash"
     assert "name one with --partition" in str(run("run", "8b-dtensor", "--matrices", MATRICES).exception)
 
