@@ -116,12 +116,25 @@ def how_it_ended(evidence: Evidence) -> list[Finding]:
         code = "no exit code of the trainer" if job.exit_code is None else f"exit code {job.exit_code} of the trainer"
         return [Finding(7, "job", f"the job ended with {state} and {code}; the run is {evidence.state}", failure)]
     if evidence.state == "completed":
-        return []
+        return _contradictions(evidence)
     if evidence.state == "running":
         return [Finding(7, "manifest.json", "the run is still going", None)]
     classes: dict[str, FailureClass] = {"failed": "crash"}
     message = f"the run was {evidence.state}" if evidence.state != "failed" else "the run failed"
     return [Finding(7, "manifest.json", message, classes.get(evidence.state, "unknown"))]
+
+
+def _contradictions(evidence: Evidence) -> list[Finding]:
+    """What a completed run says of its end must be so: else its files were cut, added to or put together."""
+    findings = []
+    if evidence.exit_code not in (None, 0):
+        message = f"the run says that it was completed, with exit code {evidence.exit_code}"
+        findings.append(Finding(7, "manifest.json", message, "crash"))
+    last = evidence.metrics[-1]["step"] if evidence.metrics else None
+    if evidence.last_step is not None and evidence.last_step != last:
+        message = f"the run ended with step {evidence.last_step}, and its metrics with {last or 'none'}"
+        findings.append(Finding(5, "metrics.jsonl", message, "correctness"))
+    return findings
 
 
 def _doubts(case: Case, reference: Reference | None) -> list[Finding]:

@@ -156,6 +156,22 @@ def test_only_a_run_that_went_to_its_end_is_judged(state, outcome, failure, code
     assert (result.outcome, result.failure, result.exit_code()) == (outcome, failure, code)
 
 
+@pytest.mark.parametrize(
+    ("changes", "failure", "message"),
+    [
+        ({"exit_code": 0, "last_step": 25}, None, "pass"),
+        ({"exit_code": 1}, "crash", "completed, with exit code 1"),
+        ({"last_step": 30}, "correctness", "ended with step 30, and its metrics with 25"),
+        ({"last_step": 20}, "correctness", "ended with step 20, and its metrics with 25"),
+        ({"last_step": 25, "metrics": []}, "correctness", "ended with step 25, and its metrics with none"),
+    ],
+)
+def test_what_a_run_says_of_its_end_must_be_so(changes, failure, message):
+    result = verdict(evidence(**changes), reference=measured())
+    assert result.failure == failure
+    assert message in result.sentence
+
+
 def test_the_jobs_own_end_decides_first():
     result = verdict(evidence(job=JobOutcome("COMPLETED", exit_code=1, stage="trainer")), reference=measured())
     assert (result.outcome, result.failure) == ("fail", "crash")
