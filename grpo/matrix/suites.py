@@ -30,7 +30,7 @@ class Owner:
 
     @property
     def prefix(self) -> str:
-        """What the ids of its tests begin with and no other's: pytest deselects by prefix, so `a` would mean `ab` too."""
+        """What the ids of its tests begin with and no other's: pytest deselects by prefix, `a` meaning `ab` too."""
         if self.pattern.endswith(FOLDER):
             return f"{self.target}/"
         return self.target if "::" in self.target else f"{self.target}::"
