@@ -13,9 +13,12 @@ from grpo.matrix.schema import Case, Figure, Measured, Reference, Stack
 from grpo.matrix.schema.reference import REFERENCE_VERSION
 
 _UNITS = (
-    ("timing/", "s"), ("memory/", "GiB"), ("performance/mfu", "of the peak"), ("performance/training_tflops", "TFLOP/s"),
+    ("timing/", "s"),
+    ("memory/", "GiB"),
+    ("performance/mfu", "of the peak"),
+    ("performance/training_tflops", "TFLOP/s"),
     ("performance/", "tokens/s"),
-)  # fmt: skip
+)
 _DIGITS = 6
 
 
