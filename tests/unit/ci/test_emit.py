@@ -152,6 +152,7 @@ def test_every_case_of_a_cadence_is_in_its_pipelines(cadence):
     assert {case.id for case in MATRIX.cases.values() if case.cadence == cadence and case.gpus} == {
         command.split()[4] for command in wanted
     }
+    assert {command.endswith(" --release") for command in wanted} == {cadence == "release"}
     include = GITHUB[cadence]["jobs"]["hardware"]["strategy"]["matrix"]["include"]
     assert {one["command"] for one in include} == wanted
     text = FILES[".gitlab-ci.yml"]
