@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +35,9 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="Train language models by GRPO, and know that the trainer is right.",
 )  # fmt: skip
+
+_LAST_SECONDS = 10.0
+_WRITING = "checkpoint-write", "checkpoint-hash", "checkpoint-flush"  # names of threads
 
 Arguments = Annotated[
     list[str] | None,
@@ -250,3 +255,11 @@ def main() -> None:
     except GrpoError as error:
         Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {error}")
         sys.exit(error.exit_code)
+    finally:
+        _bound_the_wait_for_saves()
+
+
+def _bound_the_wait_for_saves() -> None:
+    """Python waits at its end for the threads of pools, also for one whose disk does not answer: not for ever here."""
+    if any(thread.name.startswith(_WRITING) for thread in threading.enumerate()):
+        faulthandler.dump_traceback_later(_LAST_SECONDS, exit=True)

@@ -145,7 +145,10 @@ class Saver:
 
 
 def _started(task: Callable[[], SaveReport]) -> Future[SaveReport]:
-    """On a thread that does not keep the process from ending: what is then half written has a temporary name."""
+    """On a thread that does not keep the process from ending: what is then half written has a temporary name.
+
+    Those that write for it do; `grpo.cli.main` bounds how long.
+    """
     future: Future[SaveReport] = Future()
 
     def run() -> None:

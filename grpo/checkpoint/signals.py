@@ -43,6 +43,7 @@ class StopRequest:
         self._previous: dict[signal.Signals, Any] = {}
         self._latest: Callable[[], float] | None = None
         self._abandoned = False
+        self._undivided = False
 
     def defer(self) -> None:
         """From now on note signals instead of raising; raises Interrupted if one has come.
@@ -96,6 +97,16 @@ class StopRequest:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, previous)
 
+    @contextmanager
+    def undivided(self) -> Iterator[None]:
+        """What an `abandonable` block does not give up half done: Abandoned is raised after it, if at all."""
+        self._undivided = True
+        try:
+            yield
+        finally:
+            self._undivided = False
+        self._check()
+
     def ignore(self) -> None:
         """Let no further SIGTERM or SIGUSR1 change the exit code of a run that has ended, also after the exit."""
         for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -133,7 +144,7 @@ class StopRequest:
 
     def _check(self) -> None:
         """Give the block up if its time is over, else be woken when it is."""
-        if self._latest is None or self._abandoned:
+        if self._latest is None or self._abandoned or self._undivided:
             return
         left = self._latest() - time.monotonic()
         if left <= 0:

@@ -15,7 +15,7 @@ from grpo.data.loader import PromptLoader
 from grpo.errors import GrpoError
 from grpo.rollout.scoring import GroupScorer
 from grpo.rollout.seeds import sampling_seed
-from grpo.rollout.source import Rollout
+from grpo.rollout.source import Rollout, of_other_source
 from grpo.rollout.trajectory import Trajectory
 from grpo.telemetry.timers import PhaseTimer
 from grpo.workers.protocol import Generator, SamplingParams
@@ -86,6 +86,9 @@ class OnDemandSource:
         return {}, {"loader": self._loader.state(), "groups_drawn": self._groups_drawn}
 
     def load_state(self, _tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Raises CheckpointError if it is of another source."""
+        if "groups_drawn" not in values:
+            raise of_other_source(saved_async=True)
         self._loader.load_state(values["loader"])
         self._groups_drawn = int(values["groups_drawn"])
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from grpo.errors import CheckpointError
 from grpo.rollout.trajectory import Trajectory
 from grpo.telemetry.timers import PhaseTimer
 
@@ -54,3 +55,11 @@ class RolloutSource(Protocol):
     def close(self) -> None:
         """End what runs between the steps."""
         ...
+
+
+def of_other_source(*, saved_async: bool) -> CheckpointError:
+    """What to say of a state that the other kind of source saved."""
+    return CheckpointError(
+        f"grpo.async_grpo.enabled: the checkpoint was saved with {str(saved_async).lower()}, this run has "
+        f"{str(not saved_async).lower()}; set {str(saved_async).lower()} to go on, or begin anew with --fresh"
+    )

@@ -23,7 +23,7 @@ from grpo.refit.local import LocalRefit
 from grpo.rollout.source import Rollout, RolloutSource
 from grpo.telemetry.memory import memory_metrics
 from grpo.telemetry.run_directory import RunDirectory
-from grpo.telemetry.timers import PhaseTimer
+from grpo.telemetry.timers import Charge, Phase, PhaseTimer
 from grpo.trainer.advantages import training_batch
 from grpo.trainer.evaluation import Evaluation, Evaluator
 from grpo.trainer.step_metrics import (
@@ -110,7 +110,7 @@ class Trainer:
 
     def __init__(self, parts: Parts, config: Config) -> None:
         self._parts = parts
-        parts.timer.entering = parts.placement.enter  # no phase begins before everything is where it needs it
+        parts.timer.entering = self._enter  # no phase begins before everything is where it needs it
         self._config = config
         self._progress = Progress(recent_rewards=deque(maxlen=config.grpo.stop_window))
         self._unpublished: dict[str, float] | None = None
@@ -146,7 +146,7 @@ class Trainer:
 
     def _run(self) -> Outcome:
         self._validate_before_training()
-        reason = self._finished()
+        reason = "stopped" if self._progress.validation_pending else self._finished()
         while reason is None:
             reason = self._timed_step() or self._finished()
         stopped_by = self._stopping.due() if reason == "stopped" else None
@@ -277,6 +277,10 @@ class Trainer:
         if self._checkpoint_due(step, reason):
             self._save(step, self._row(timer.so_far(), metrics, rollout, batch))
         return rollout, batch, metrics, reason
+
+    def _enter(self, phase: Phase) -> list[Charge]:
+        with self._stopping.undivided():
+            return self._parts.placement.enter(phase)
 
     def _finished(self) -> EndReason | None:
         """Why there is no further step. A run that is at its end is not stopped by a signal any more."""

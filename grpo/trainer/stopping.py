@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from grpo.checkpoint.signals import Abandoned, StopRequest
@@ -32,9 +32,9 @@ def exit_code_of(stopped_by: str, *, saved: bool, steps: int) -> int:
 
 
 def longest_save_s(run_directory: Path) -> float:
-    """What the saves of a run took at most, by its events; 0 where there was none."""
-    events = read_journal(run_directory / "events.jsonl")
-    return max((float(event.get("seconds", 0)) for event in events if event["kind"] == "checkpoint"), default=0.0)
+    """What the saves of a run took at most, staging among it, by its events; 0 where there was none."""
+    saves = [event for event in read_journal(run_directory / "events.jsonl") if event["kind"] == "checkpoint"]
+    return max((float(each.get("seconds", 0)) + float(each.get("staged_seconds", 0)) for each in saves), default=0.0)
 
 
 class Stopping:
@@ -108,6 +108,10 @@ class Stopping:
         except Abandoned:
             self._given_up = True
             raise
+
+    def undivided(self) -> AbstractContextManager[None]:
+        """Around what a rollout or a validation must not leave half done."""
+        return self._stop.undivided()
 
     def step_done(self, seconds: float) -> None:
         """A step is over; `seconds` are all that it took, its validation and save among them."""

@@ -2,6 +2,7 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -164,3 +165,35 @@ def test_the_time_limit_counts_from_the_start_of_the_process():
 
     age = time.time() - psutil.Process().create_time()
     assert time.monotonic() - cli._start_of_process() == pytest.approx(age, abs=2)
+
+
+UNANSWERED = """
+import threading
+from pathlib import Path
+import torch
+from grpo import cli
+from grpo.checkpoint import files, pieces, saver, shards
+from grpo.errors import CheckpointError
+
+writing = threading.Event()
+
+def write_file(*_):
+    writing.set()
+    threading.Event().wait()
+
+def app():
+    plan = shards.plan_shards(pieces.whole_pieces({"w": torch.zeros(1)}))
+    saver._started(lambda: shards.write_shards(Path(), plan))
+    assert writing.wait(30)
+    raise CheckpointError("a save did not end")
+
+files.write_file, cli.app, cli._LAST_SECONDS = write_file, app, 0.1
+cli.main()
+"""
+
+
+def test_a_disk_that_does_not_answer_keeps_no_process_from_ending():
+    done = subprocess.run([sys.executable, "-c", UNANSWERED], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert "error: a save did not end" in done.stderr
+    assert "write_file" in done.stderr

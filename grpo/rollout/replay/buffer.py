@@ -27,8 +27,8 @@ class ReplayBuffer:
     """Groups on their way from a prompt to the update that trains them. Each is started, finished and taken, once.
 
     Ages are in steps: the updates between the weights of a group's oldest token and those that train on it, divided by
-    the updates of a step, rounded up. No group becomes too old, by two rules. After v steps at most
-    (v + maximum age + 1) x groups of a step have been started (AReaL's bound, arXiv 2505.24298, section 5.1). And a
+    the updates of a step, rounded up. No group becomes too old, by two rules. Beyond those trained at most
+    (maximum age + 1) x groups of a step have been started (AReaL's bound, arXiv 2505.24298, section 5.1). And a
     step takes the oldest groups that are ready only if all others, those that run among them, can still be trained in
     time: at most j steps' groups may have j steps left. Else it waits for those that run: dropped as too old, whoever
     talks long would be started again and again and never be trained.
@@ -44,6 +44,7 @@ class ReplayBuffer:
         self._version = 0
         self._drawn = 0
         self._given_up = 0  # ended without being trained, so that others may be started in their place
+        self._trained = 0  # with weights before these
         self._again: list[int] = []  # ran when a checkpoint was saved
         self._running: dict[int, int] = {}  # version of the weights at the start, by position
         self._ready: dict[int, Group] = {}
@@ -74,17 +75,29 @@ class ReplayBuffer:
         """Whether nothing runs, waits or is to be started again."""
         return not (self._running or self._again or self._ready)
 
+    @property
+    def complete(self) -> bool:
+        """Whether nothing runs or is to be started again: without further prompts no more groups will come."""
+        return not (self._running or self._again)
+
+    def begin(self, version: int) -> None:
+        """The weights of the first step since the run began or was resumed, maybe with other settings."""
+        self.set_version(version)
+        self._start_late_ones_again()
+
     def set_version(self, version: int) -> None:
         """The weights that the engine has now, those of the policy after its last step."""
         assert version >= self._version, (version, self._version)
         self._version = version
+        self._trained = self._number_taken
 
     def to_start(self, remaining: int | None) -> tuple[int, ...]:
         """Positions to start now. `remaining`: prompts left in the loader, None for no end."""
-        steps = self._version // self._updates_per_step
-        allowed = (steps + self._max_age_steps + 1) * self._groups_per_step + self._given_up - self._drawn
-        new = max(0, allowed if remaining is None else min(allowed, remaining))
-        return (*self._again, *range(self._drawn, self._drawn + new))
+        started = self._drawn - self._given_up - len(self._again)
+        allowed = max(0, self._trained + self.capacity - started)
+        again = self._again[:allowed]
+        new = allowed - len(again)
+        return (*again, *range(self._drawn, self._drawn + (new if remaining is None else min(new, remaining))))
 
     def started(self, position: int) -> None:
         """The engine is about to have it."""
@@ -141,6 +154,20 @@ class ReplayBuffer:
             self._ready[group.position] = group
         self._taken = []
 
+    @property
+    def _number_taken(self) -> int:
+        """Of all groups, without those that were put back."""
+        return self._drawn - self._given_up - len(self._again) - len(self._running) - len(self._ready)
+
+    def _start_late_ones_again(self) -> None:
+        """Of the waiting groups, those that are too old or cannot all be trained before they are: the last of them."""
+        kept: dict[int, Group] = {}
+        for group in sorted(self._ready.values(), key=lambda group: (group.oldest_version, group.position)):
+            if self.age(group.oldest_version) + len(kept) // self._groups_per_step <= self._max_age_steps:
+                kept[group.position] = group
+        self._again = sorted({*self._again, *(self._ready.keys() - kept.keys())})
+        self._ready = kept
+
     def _in_time(self, versions: Sequence[int]) -> bool:
         """Whether groups of these versions can all be trained in the steps after this one."""
         left = [self._max_age_steps - self.age(version) for version in versions]
@@ -157,8 +184,8 @@ class ReplayBuffer:
         """Take back what `state` gave. Groups that a lowered maximum makes too old are started again."""
         self._version = version
         self._drawn, self._given_up = int(values["drawn"]), int(values["given_up"])
-        kept = [group for group in ready if self.age(group.oldest_version) <= self._max_age_steps]
-        too_old = {group.position for group in ready} - {group.position for group in kept}
-        self._again = sorted({*(int(position) for position in values["again"]), *too_old})
+        self._again = [int(position) for position in values["again"]]
         self._running = {}
-        self._ready = {group.position: group for group in kept}
+        self._ready = {group.position: group for group in ready}
+        self._trained = self._number_taken
+        self._start_late_ones_again()

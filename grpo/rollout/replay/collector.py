@@ -81,7 +81,7 @@ class Collector:
     def start(self, version: int) -> None:
         """Begin to collect, with the engine at `version` of the policy's weights; a second time does nothing."""
         if self._thread is None:
-            self._buffer.set_version(version)
+            self._buffer.begin(version)
             self._thread = threading.Thread(target=self._run, name="rollout-collector", daemon=True)
             self._thread.start()
 
@@ -98,7 +98,7 @@ class Collector:
             while True:
                 self._heard = False
                 self._raise_failure()
-                over = self._loader.remaining == 0 and not self._buffer.to_start(0) and not self._buffer.running
+                over = self._loader.remaining == 0 and self._buffer.complete
                 groups = self._buffer.take(rest=over)
                 if groups is not None or over:
                     self._changed.notify_all()

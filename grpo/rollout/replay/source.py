@@ -18,7 +18,7 @@ from grpo.rollout.replay.buffer import Group, ReplayBuffer
 from grpo.rollout.replay.collector import Collector, Counts
 from grpo.rollout.replay.saved import pack, unpack
 from grpo.rollout.scoring import GroupScorer
-from grpo.rollout.source import Rollout
+from grpo.rollout.source import Rollout, of_other_source
 from grpo.rollout.trajectory import Trajectory
 from grpo.telemetry.timers import PhaseTimer
 from grpo.workers.protocol import SamplingParams, StreamingGenerator
@@ -109,6 +109,9 @@ class ReplaySource:
             }  # fmt: skip
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Raises CheckpointError if it is of another source."""
+        if "buffer" not in values:
+            raise of_other_source(saved_async=False)
         self._loader.load_state(values["loader"])
         groups = unpack(tensors, values["groups"], self._loader.at)
         self._buffer.load_state(values["buffer"], groups, int(values["weight_version"]))

@@ -90,9 +90,12 @@ class RemoteGenerator:
         return self._residence.residences()
 
     def sleep(self, level: Literal[1, 2]) -> None:
-        """As the engine."""
+        """As the engine. One whose sampling was given up is ended instead: it would sleep only after that."""
         self._residence.fell_asleep(level)
-        self._worker.call("sleep", level)
+        if self._sampling:
+            self._worker.kill()
+        else:
+            self._worker.call("sleep", level)
 
     def wake(self, tags: Sequence[EngineTag]) -> None:
         """As the engine."""

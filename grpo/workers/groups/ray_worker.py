@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
+
+import psutil
 
 from grpo.errors import GrpoError, WorkerError
 from grpo.workers.groups.failures import death_reason
-from grpo.workers.groups.ray_session import RaySession
+from grpo.workers.groups.ray_session import STOP_SECONDS, RaySession
 from grpo.workers.groups.reservation import Reservation
 from grpo.workers.groups.watchdog import watched
 
@@ -94,8 +97,16 @@ class RayWorker:
             return
         ray.kill(self._actor, no_restart=True)
         self._actor = None
+        self._await_end()
         if self._owns_session:
             self._session.close()
+
+    def _await_end(self) -> None:
+        """Until its memory is free, if the process is one of this machine."""
+        with suppress(psutil.Error):
+            process = psutil.Process(self._pid)
+            if self._pid is not None and "ray::" in "".join(process.cmdline()):
+                process.wait(STOP_SECONDS)
 
     def _get(self, method: str, reference: Any, timeout_s: float) -> Any:
         import ray

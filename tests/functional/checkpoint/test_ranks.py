@@ -68,9 +68,11 @@ def test_a_run_of_which_a_rank_was_killed_goes_on_from_its_last_checkpoint(whole
     assert_close(tmp_path / "run", whole)
 
 
-def test_a_stop_gives_up_what_an_engine_in_another_process_samples(tmp_path, monkeypatch):
+@pytest.mark.parametrize("sleep_level", [0, 2])
+def test_a_stop_gives_up_what_an_engine_in_another_process_samples(tmp_path, monkeypatch, sleep_level):
     options = (*OPTIONS, "grpo.val_period=0", "grpo.val_at_start=false", "checkpointing.stop_grace_s=0")
+    sleeping = (f"policy.generation.colocated.sleep_level={sleep_level}",) if sleep_level else ()
     monkeypatch.setattr(remote, "EngineProcess", StuckEngine)
-    outcome = run_quick(tmp_path / "run", *options, "cluster.launcher=ray").outcome
+    outcome = run_quick(tmp_path / "run", *options, "cluster.launcher=ray", *sleeping).outcome
     assert (outcome.steps, outcome.stopped_by, outcome.saved) == (CALL - 1, "SIGUSR1", True)
     assert read_run(tmp_path / "run").manifest.exit_code == EXIT_REQUEUE

@@ -10,6 +10,7 @@ from grpo.checkpoint import files
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.checkpoint.signals import Interrupted, StopRequest
 from grpo.errors import EXIT_REQUEUE, CheckpointError, ConfigError
+from grpo.placement.placement import Placement
 from grpo.rollout.on_demand import OnDemandSource
 from grpo.telemetry.reader import read_run
 from grpo.trainer import loop, stopping
@@ -70,6 +71,23 @@ def test_in_a_rollout_that_would_take_too_long_it_is_given_up_and_done_again(who
     assert (outcome.steps, outcome.saved) == (2, True)
 
 
+def test_moves_into_a_phase_are_not_given_up_half_done(whole, tmp_path, monkeypatch):
+    real, entered, moved = Placement.enter, [], []
+
+    def enter(placement, phase):
+        entered.append(phase)
+        if entered.count("generation") == 3 and phase == "generation":
+            send()
+        charges = real(placement, phase)
+        moved.append(phase)
+        return charges
+
+    monkeypatch.setattr(Placement, "enter", enter)
+    outcome = stop_and_go_on(tmp_path / "run", whole, monkeypatch, "checkpointing.stop_grace_s=0")
+    assert outcome.steps == 2
+    assert moved == entered
+
+
 def test_a_rollout_that_was_given_up_between_two_saves_is_preceded_by_one(whole, tmp_path, monkeypatch):
     Calls(monkeypatch, OnDemandSource, "_draw", 2, send, after=True)
     outcome = stop_and_go_on(
@@ -95,6 +113,16 @@ def test_in_a_validation_without_time_the_next_run_makes_it_good(whole, tmp_path
 def test_in_the_last_validation_the_next_run_has_nothing_else_to_do(whole, tmp_path, monkeypatch):
     Calls(monkeypatch, Evaluator, "evaluate", 3, send)
     assert stop_and_go_on(tmp_path / "run", whole, monkeypatch, "checkpointing.stop_grace_s=0").steps == STEPS
+
+
+def test_the_last_validation_is_made_good_however_often_it_is_given_up(whole, tmp_path, monkeypatch):
+    directory, options = tmp_path / "run", ("checkpointing.stop_grace_s=0",)
+    Calls(monkeypatch, Evaluator, "evaluate", 3, send)
+    assert run_quick(directory, *OPTIONS, *options).outcome.reason == "stopped"
+    monkeypatch.undo()
+    Calls(monkeypatch, Evaluator, "evaluate", 1, send)
+    outcome = stop_and_go_on(directory, whole, monkeypatch, *options)
+    assert (outcome.steps, outcome.saved) == (STEPS, True)
 
 
 def test_in_a_save_it_stops_with_that_save_however_often_it_is_asked(whole, tmp_path, monkeypatch):

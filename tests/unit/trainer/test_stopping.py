@@ -148,4 +148,6 @@ def test_the_longest_save_is_read_from_the_events(tmp_path):
         for event in ({"kind": "checkpoint", "seconds": 3.0}, {"kind": "checkpoint", "seconds": 2.0},
                       {"kind": "validation", "seconds": 9.0}):  # fmt: skip
             events.append(event)
-    assert longest_save_s(tmp_path) == 3.0
+        assert longest_save_s(tmp_path) == 3.0
+        events.append({"kind": "checkpoint", "seconds": 2.5, "staged_seconds": 1.0})
+    assert longest_save_s(tmp_path) == 3.5

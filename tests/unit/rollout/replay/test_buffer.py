@@ -28,14 +28,28 @@ def test_as_many_are_started_as_can_be_trained_in_time():
     assert start(made) == (0, 1, 2, 3, 4, 5, 6, 7, 8)
     assert start(made) == ()
     assert made.capacity == 9
+    for position in range(3):
+        made.finished(group(position))
+    made.take(rest=False)
+    assert start(made) == (), "the weights of the next step are not there yet"
     made.set_version(1)
     assert start(made) == (9, 10, 11)
+
+
+def test_a_step_that_changes_no_weights_counts_as_well():
+    made = buffer(groups=1, age=1)
+    for position in range(6):
+        start(made)
+        made.finished(group(position))
+        assert positions(made.take(rest=False)) == [position]
+        made.set_version(0)
 
 
 def test_several_updates_a_step_are_one_step_of_age():
     made = buffer(groups=1, age=1, updates=4)
     assert start(made) == (0, 1)
-    made.set_version(3)
+    made.finished(group(0))
+    made.take(rest=False)
     assert start(made) == ()
     made.set_version(4)
     assert start(made) == (2,)
@@ -134,6 +148,34 @@ def test_a_lowered_maximum_age_starts_old_groups_again():
     assert start(other) == (2, 3)
 
 
+@pytest.mark.parametrize("change", [{"age": 1}, {"groups": 1}, {"updates": 1}, {"groups": 1, "age": 1}, {"groups": 9}])
+@pytest.mark.parametrize("finished", [range(2, 12), range(2, 7), (4, 9)], ids=["all", "most", "few"])
+def test_a_run_resumed_with_other_settings_trains_every_prompt_once_and_in_time(change, finished):
+    before = {"groups": 2, "age": 5, "updates": 2}
+    after = {**before, **change}
+    made = buffer(**before)
+    start(made)
+    for position in (0, 1, *finished):
+        made.finished(group(position, (0, 0)))
+    trained = positions(made.take(rest=False))
+    values, ready = made.state()
+    other = buffer(**after)
+    other.load_state(values, ready, version=0)  # the engine's at the save, in the step that updated them
+    version = before["updates"]
+    other.begin(version)
+    while len(trained) < 40:
+        for position in start(other, 40 - other.drawn):
+            other.finished(group(position, (version, version)))
+        taken = other.take(rest=other.drawn == 40 and other.complete)
+        assert taken, "waits for nothing"
+        assert all(version - each.oldest_version <= after["age"] * after["updates"] for each in taken)
+        trained += positions(taken)
+        version += after["updates"]
+        other.set_version(version)
+    assert sorted(trained) == list(range(40))
+    assert other.empty
+
+
 class World:
     """Engine, verifiers, training and kills, one event at a time, in an order drawn from `seed`."""
 
@@ -168,7 +210,7 @@ class World:
         return self.buffer.drawn == self.total and self.buffer.empty
 
     def rest(self):
-        return self.buffer.drawn == self.total and not self.buffer.to_start(0) and not self.buffer.running
+        return self.buffer.drawn == self.total and self.buffer.complete
 
     def start(self):
         for position in self.buffer.to_start(self.total - self.buffer.drawn):
@@ -207,6 +249,8 @@ class World:
         self.engine = {}
         self.buffer = buffer(self.groups, self.age, self.updates)
         self.buffer.load_state(values, ready, self.version)
+        self.buffer.begin(self.version)
+        assert self.buffer.ready == len(ready), "what can be trained in time is not sampled again"
 
     def run(self):
         for _ in range(60 * self.total + 200):

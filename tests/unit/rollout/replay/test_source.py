@@ -6,8 +6,8 @@ import pytest
 
 from grpo.config.schema import Grpo
 from grpo.data.loader import PromptLoader
-from grpo.errors import GenerationError, RewardError
-from grpo.rollout.on_demand import DynamicSamplingError
+from grpo.errors import CheckpointError, GenerationError, RewardError
+from grpo.rollout.on_demand import DynamicSamplingError, OnDemandSource
 from grpo.rollout.replay.source import ReplaySource
 from grpo.telemetry.timers import PhaseTimer
 from grpo.workers.protocol import SamplingParams
@@ -189,6 +189,17 @@ def test_a_rollout_that_is_undone_is_in_the_checkpoint_and_is_trained_by_the_nex
     waiting = _in_thread(lambda: draw(other))
     assert groups(waiting()[0])[::2] == undone
     assert not set(undone) & set(trained)
+
+
+def test_what_a_synchronous_run_saved_is_refused_and_the_other_way_round(made):
+    source, engine = made()
+    saved = source.state()[1]
+    loader = PromptLoader([prompt(n) for n in range(12)], seed=1, shuffle=False, max_epochs=1)
+    other = OnDemandSource(loader, engine, ChosenScorer(None), SamplingParams(max_new_tokens=4), Grpo())
+    with pytest.raises(CheckpointError, match=r"async_grpo\.enabled: .* saved with true, this run has false"):
+        other.load_state({}, saved)
+    with pytest.raises(CheckpointError, match=r"async_grpo\.enabled: .* saved with false, this run has true"):
+        source.load_state({}, other.state()[1])
 
 
 def _in_thread(call):
