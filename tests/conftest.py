@@ -28,7 +28,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.user_properties.append(("case", case))
         held = matrix.quarantine.cases.get(case)
         if held is not None:
-            reason = f"quarantined until {held.until}: {held.reason} ({held.issue}, {held.owner})"
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
+            item.add_marker(pytest.mark.xfail(reason=held.sentence, strict=False))
     if problems:
         raise pytest.UsageError("\n".join(sorted(problems)))

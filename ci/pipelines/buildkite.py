@@ -58,8 +58,7 @@ def _gate(matrix: Matrix) -> Step:
         _step(
             "functional",
             [
-                CHECKS,
-    INSTALL,
+                INSTALL,
                 f"trap 'mkdir -p {REPORTS} && cp -r runs/junit/functional-{number} {REPORTS}/' EXIT",
                 f"nox -s gate -- --only functional --shard {number}/$$BUILDKITE_PARALLEL_JOB_COUNT",
             ],
@@ -97,7 +96,6 @@ def _scheduled(matrix: Matrix, cadence: str) -> Step:
             )
         )  # fmt: skip
     report = [
-        CHECKS,
         INSTALL,
         f'buildkite-agent artifact download "{REPORTS}/**/*" . || true',
         'buildkite-agent artifact download "runs/verdicts/**/*" . || true',

@@ -30,10 +30,11 @@ class OnHardware:
     layer: str
     partition: str
     minutes: int
+    release: bool  # "faster" fails as well: what is released has fresh references
 
     @property
     def command(self) -> str:
-        return f"nox -s {self.layer} -- {self.case} --partition {self.partition}"
+        return f"nox -s {self.layer} -- {self.case} --partition {self.partition}{' --release' * self.release}"
 
 
 def pythons(matrix: Matrix) -> list[str]:
@@ -54,7 +55,13 @@ def minutes(budget: float) -> int:
 def on_hardware(matrix: Matrix, cadence: str) -> list[OnHardware]:
     """What a cadence runs on GPUs and clusters. Whoever runs no less often runs with it."""
     return [
-        OnHardware(case.id, case.layer, name, math.ceil(seconds_of(case.time_limit) / 60) + QUEUE_MINUTES)
+        OnHardware(
+            case.id,
+            case.layer,
+            name,
+            math.ceil(seconds_of(case.time_limit) / 60) + QUEUE_MINUTES,
+            release=cadence == "release",
+        )
         for case in matrix.cases.values()
         if case.cadence == cadence and case.gpus
         for name in case.partitions

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from grpo.commands.judge import Format, FormatOption, MatricesOption, show
-from grpo.commands.matrix_tools import HistoryOption, arguments_of_tests, record, report, run, schema, select
+from grpo.commands.matrix_tools import HistoryOption, arguments_of_tests, record, remember, report, run, schema, select
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="The test matrix: what is tested, on what, how often."
@@ -63,6 +63,7 @@ def submit(
         Path | None, typer.Option(help="of the run; default: a new one in the partition's shared storage")
     ] = None,
     output: FormatOption = Format.table,
+    history: HistoryOption = None,
     matrices: MatricesOption = None,
 ) -> None:
     """Run one case as a Slurm job, wait for it, and judge it. Exit codes as of `grpo judge`."""
@@ -81,5 +82,6 @@ def submit(
         return
     waiting = Waiting(max_queue, say=lambda text: typer.echo(text, err=True))
     verdict = submit_and_judge(matrix, chosen, partition, job, folder.resolve(), waiting=waiting)
+    remember(matrix, verdict, None, history)
     show(verdict, output)
     raise typer.Exit(verdict.exit_code())

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grpo.commands.judge import Format, FormatOption, MatricesOption, show
+
+if TYPE_CHECKING:
+    from grpo.matrix.judge import Verdict
+    from grpo.matrix.load import Matrix
 
 HistoryOption = Annotated[
     Path | None, typer.Option("--history", help="CSV of earlier verdicts; default: runs/history.csv")
@@ -79,14 +83,27 @@ def record(
     history: HistoryOption = None,
     matrices: MatricesOption = None,
 ) -> None:
-    """Append verdicts to the history, a CSV file."""
-    from grpo.matrix.history import HISTORY, append, rows_of_paths
+    """Append verdicts to the history, a CSV file; those that it has already are left out."""
+    from grpo.matrix.history import HISTORY, append, read_history, rows_of_paths, unknown_rows
     from grpo.matrix.load import find_matrices, load_matrix
 
     matrix = load_matrix(find_matrices(matrices))
-    rows = rows_of_paths(paths, matrix, stack=stack, partition=partition, commit=commit)
+    found = rows_of_paths(paths, matrix, stack=stack, partition=partition, commit=commit)
+    rows = unknown_rows(found, read_history(history or HISTORY))
     append(history or HISTORY, rows)
     typer.echo(f"{len(rows)} rows of {len({row.key for row in rows})} verdicts appended to {history or HISTORY}")
+
+
+def remember(matrix: Matrix, verdict: Verdict, run_directory: Path | None, history: Path | None) -> None:
+    """Append one verdict to the history; its commit is of the run directory, where that is known."""
+    from grpo.matrix.history import HISTORY, About, append, verdict_rows
+    from grpo.telemetry.reader import read_manifest
+
+    commit = None
+    if run_directory is not None and verdict.run is not None:
+        commit = read_manifest(run_directory).git_commit
+    about = About.now(matrix.any_case(verdict.case).stacks[0], commit or "")
+    append(history or HISTORY, verdict_rows(verdict.to_json(), about))
 
 
 def report(
@@ -116,9 +133,10 @@ def run(
     folder: Annotated[Path | None, typer.Option(help="of the run; default: a new one in runs/verdicts")] = None,
     release: Annotated[bool, typer.Option("--release", help="faster than the reference fails as well")] = False,
     output: FormatOption = Format.table,
+    history: HistoryOption = None,
     matrices: MatricesOption = None,
 ) -> None:
-    """Run one case on this machine, without a scheduler, and judge it. Exit codes as of `grpo judge`."""
+    """Run one case on this machine, without a scheduler, and judge it. Exit codes: `grpo judge`; 0 in quarantine."""
     import datetime as dt
 
     from grpo.errors import MatrixError
@@ -137,6 +155,11 @@ def run(
     verdict = run_here(matrix, chosen, where, folder)
     if not (folder / RUN / VERDICT).is_file():  # there is no run to keep it with
         replace_json(folder / VERDICT, verdict.to_json())
+    remember(matrix, verdict, folder / RUN, history)
     show(verdict, output)
     typer.echo(f"run directory: {folder / RUN}", err=True)
+    held = matrix.quarantine.cases.get(case)
+    if held is not None and verdict.exit_code(release=release):
+        typer.echo(f"{case} does not gate: {held.sentence}", err=True)
+        return
     raise typer.Exit(verdict.exit_code(release=release))

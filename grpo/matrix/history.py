@@ -6,7 +6,7 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -135,12 +135,15 @@ def _by_case(tests: Iterable[TestTime]) -> dict[str, list[TestTime]]:
     return found
 
 
-def suite_rows(tests: Iterable[TestTime], partition: str, about: About) -> list[Row]:
-    """One row a case: it fails with any of its tests, and is not judged where all were skipped."""
+def suite_rows(tests: Iterable[TestTime], partition: str, about: About, failed: Container[str] = ()) -> list[Row]:
+    """One row a case: it fails with any of its tests, and is not judged where all were skipped.
+
+    `failed`: cases that fail whatever these tests did, since they ran elsewhere as well.
+    """
     rows = []
     for case, own in _by_case(tests).items():
         outcomes = {test.outcome for test in own}
-        outcome = "fail" if "failed" in outcomes else "pass" if "passed" in outcomes else "not judged"
+        outcome = "fail" if "failed" in outcomes or case in failed else "pass" if "passed" in outcomes else "not judged"
         seconds = sum(test.seconds for test in own)
         rows.append(Row(about.time, case, partition, about.stack, about.commit, "", outcome,
                         "correctness" if outcome == "fail" else "", SECONDS, seconds, unit="s"))  # fmt: skip
@@ -153,17 +156,17 @@ def rows_of_paths(
     """Rows of verdicts (`*.json`) and JUnit files (`*.xml`), given as files or as folders that hold them.
 
     A folder may hold other JSON files; a file that is named must be a verdict. A path that is not there has no rows:
-    its job may have failed before. Raises MatrixError.
+    its job may have failed before. A suite that failed in one of the files, on one version of Python say, failed: which
+    file comes last is chance. Raises MatrixError.
     """
     rows: list[Row] = []
+    suites: list[tuple[str, list[TestTime]]] = []
     seen: set[tuple[str, str, str]] = set()  # a job's folder holds the verdict of its run again
     for path in paths:
         inside = sorted(one for one in path.rglob("*") if one.suffix in (".json", ".xml"))
         for file in inside if path.is_dir() else [path] if path.is_file() else []:
             if file.suffix == ".xml":
-                for case, tests in _by_case(read_junit(file)).items():
-                    of_stack = stack or matrix.any_case(case).stacks[0]
-                    rows += suite_rows(tests, partition, About.now(of_stack, commit))
+                suites += _by_case(read_junit(file)).items()
                 continue
             verdict = _read_verdict(file, must=not path.is_dir())
             if verdict is None or (verdict.get("run") and _key_of(verdict) in seen):
@@ -171,7 +174,17 @@ def rows_of_paths(
             seen.add(_key_of(verdict))
             of_stack = stack or matrix.any_case(str(verdict["case"])).stacks[0]
             rows += verdict_rows(verdict, About.now(of_stack, commit))
+    failed = {case for case, tests in suites if any(test.outcome == "failed" for test in tests)}
+    for case, tests in suites:
+        of_stack = stack or matrix.any_case(case).stacks[0]
+        rows += suite_rows(tests, partition, About.now(of_stack, commit), failed)
     return rows
+
+
+def unknown_rows(rows: Sequence[Row], known: Iterable[Row]) -> list[Row]:
+    """Without the verdicts of runs that are in the history already, with the same outcome. Suites have no run."""
+    there = {(row.case, row.partition, row.run, row.outcome) for row in known if row.run}
+    return [row for row in rows if (row.case, row.partition, row.run, row.outcome) not in there]
 
 
 def _key_of(verdict: Mapping[str, Any]) -> tuple[str, str, str]:

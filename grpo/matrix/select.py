@@ -64,6 +64,8 @@ def _reason(case: Case | Suite, changed: Iterable[str], matrix: Matrix, root: Pa
     for path in changed:
         if matches(path, case.paths):
             return f"paths: {path}"
+        if path == f"{matrix.folder.name}/{case.family}.yaml":
+            return f"its family: {path}"
     if isinstance(case, Suite):
         for test in files_of(case, matrix, root):
             hit = graph.closure(test).intersection(changed)

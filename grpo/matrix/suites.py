@@ -28,6 +28,13 @@ class Owner:
         """As pytest takes it on its command line."""
         return self.pattern.removesuffix(FOLDER)
 
+    @property
+    def prefix(self) -> str:
+        """What the ids of its tests begin with and no other's: pytest deselects by prefix, `a` meaning `ab` too."""
+        if self.pattern.endswith(FOLDER):
+            return f"{self.target}/"
+        return self.target if "::" in self.target else f"{self.target}::"
+
     def matches(self, node: str) -> bool:
         """Whether a test, or a file, is meant."""
         if self.pattern.endswith(FOLDER):
@@ -73,7 +80,7 @@ def pytest_arguments(matrix: Matrix, layer: str, ids: Sequence[str]) -> list[str
     for other in owners:
         inside = any(one.matches(other.target) and one.rank < other.rank for one in mine)
         if other.suite not in selected and inside:
-            arguments += ["--deselect", other.target]
+            arguments += ["--deselect", other.prefix]
     if any(case.cadence != "pr" for case in chosen):
         arguments += ["-m", ""]  # tests of other cadences are marked, and deselected otherwise
     return arguments

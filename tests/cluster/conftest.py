@@ -14,6 +14,10 @@ ROOT = Path(__file__).parents[2]
 MATRIX = pytest.StashKey[Matrix]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--release", action="store_true", help="faster than the reference fails as well")
+
+
 def pytest_slurm_cases(config: pytest.Config) -> Iterator[object]:
     """The named cases and no others: all of them together would take hundreds of GPU-hours."""
     try:

@@ -12,7 +12,13 @@ from grpo.matrix.judge.evidence import PHASE_METRICS, TOKENS, TOTAL
 from grpo.matrix.schema import Case, Figure, Measured, Reference, Stack
 from grpo.matrix.schema.reference import REFERENCE_VERSION
 
-_UNITS = (("timing/", "s"), ("memory/", "GiB"), ("performance/mfu", "of the peak"), ("performance/", "tokens/s"))
+_UNITS = (
+    ("timing/", "s"),
+    ("memory/", "GiB"),
+    ("performance/mfu", "of the peak"),
+    ("performance/training_tflops", "TFLOP/s"),
+    ("performance/", "tokens/s"),
+)
 _DIGITS = 6
 
 
@@ -84,8 +90,14 @@ def _metrics(runs: Sequence[JudgedRun], case: Case) -> Iterable[str]:
 def _figure(metric: str, values: Sequence[float]) -> Figure:
     middle = median(values)
     spread = (max(values) - min(values)) / middle if len(values) >= SPREAD_RUNS else None
-    unit = "tokens" if metric == TOKENS else next((unit for start, unit in _UNITS if metric.startswith(start)), "")
-    return Figure(value=_rounded(middle), unit=unit, spread=None if spread is None else round(spread, _DIGITS))
+    return Figure(
+        value=_rounded(middle), unit=unit_of(metric), spread=None if spread is None else round(spread, _DIGITS)
+    )
+
+
+def unit_of(metric: str) -> str:
+    """The unit of a metric that a reference may hold."""
+    return "tokens" if metric == TOKENS else next((unit for start, unit in _UNITS if metric.startswith(start)), "")
 
 
 def _rounded(value: float) -> float:

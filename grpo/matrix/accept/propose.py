@@ -126,6 +126,9 @@ def _row(
     anchor = old.value if old.anchor is None else old.anchor
     if beyond and abs(new.value - old.value) <= beyond * _width(metric, old_reference):
         return Row(metric, old, new, "stays", old, old.value / anchor - 1)
+    if isinstance(old_reference.source, Measured) and len(old_reference.source.runs) < GATING_RUNS:
+        # Too few runs to gate are no first word that later ones could drift from.
+        return Row(metric, old, new, "moves", new, 0.0)
     kept = new.model_copy(update={"anchor": anchor})
     return Row(metric, old, new, "moves", kept, new.value / anchor - 1)
 

@@ -14,15 +14,25 @@ _FREE = (
 )  # fmt: skip
 # How many parts of a version must agree.
 _PARTS = {"torch": 2, "vllm": 2, "megatron_core": 2, "cuda": 1, "driver": 1}
+_ABSENT = 0.25  # of the keys: another version of the schema lacks a few
+_MAPPING = "a mapping"
 _MIG_ON = "Enabled"
 _MEMORY = 0.03  # drivers keep more or less of it back
 
 
 def check_config(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[Finding]:
-    """The run must have trained what the case says; keys that only one of the versions knows do not count."""
+    """The run must have trained what the case says; keys that only one of the versions knows do not count.
+
+    At least three in four must be there, or the configuration says too little.
+    """
     wanted, had = dict(_flat(expected, "")), dict(_flat(found, ""))
     if not had:
         return [Finding(8, "config.yaml", "the run has no config.yaml: nothing says that it is of this case", None)]
+    keys = [key for key, value in wanted.items() if value != _MAPPING and not key.startswith(_FREE)]
+    absent = [key for key in keys if key not in had]
+    if len(absent) > _ABSENT * len(keys):
+        message = f"config.yaml lacks {len(absent)} of {len(keys)} keys, {absent[0]} first: it may be of another case"
+        return [Finding(8, "config.yaml", message, None)]
     differing = [
         f"{key} = {had[key]!r}, and the case says {value!r}"
         for key, value in wanted.items()
@@ -91,6 +101,8 @@ def _version(text: str, name: str) -> tuple[str, ...]:
 
 def _flat(value: Any, prefix: str) -> Iterable[tuple[str, Any]]:
     if isinstance(value, dict):
+        if prefix:
+            yield prefix, _MAPPING  # which one value in its place differs from
         for name, below in value.items():
             yield from _flat(below, f"{prefix}.{name}" if prefix else str(name))
     else:

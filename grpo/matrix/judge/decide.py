@@ -52,6 +52,7 @@ def judge_run(
     doubts += [] if reference is None else check_stack(evidence, reference)
     doubts += check_lengths(case.lengths, chosen.judged)
     values = figures(chosen.judged)
+    findings += _took_no_time(values, case, reference)
     comparisons: list[Comparison] = []
     if reference is not None and reference.source.kind != "none":
         comparisons = compare_all(values, case, reference, may_gate=not doubts)
@@ -77,11 +78,27 @@ def judge_row(row: Mapping[str, float], case: Case, reference: Reference | None,
     if TOTAL in row and sum(phases) > row[TOTAL] + _ROW_ROUNDING * (len(phases) + 1):
         message = f"the phases sum to {number(sum(phases))} s, more than the total of {number(row[TOTAL])} s"
         findings.append(Finding(2, TOTAL, message, "correctness"))
+    findings += _took_no_time(row, case, reference)
     doubts = _doubts(case, reference)
+    if not case.checks.against_reference:
+        message = "the case is judged by bounds on every step, which a row does not have"
+        doubts.append(Finding(5, "reference", message, None))
     comparisons: list[Comparison] = []
     if reference is not None and reference.source.kind != "none" and not impossible:
         comparisons = compare_all(row, case, reference, may_gate=not doubts)
     return conclude((case.id, partition_name), findings + doubts, comparisons, (), row, reference=reference)
+
+
+def _took_no_time(values: Mapping[str, float], case: Case, reference: Reference | None) -> list[Finding]:
+    """A phase that the reference has and the run has not is missing from it, and not merely faster."""
+    known = {} if reference is None else reference.values
+    return [
+        Finding(
+            5, metric, f"{metric_words(metric)} took no time, and {number(known[metric].value)} s before", "correctness"
+        )
+        for metric in case.checks.against_reference
+        if metric.startswith("timing/") and metric in known and values.get(metric) == 0
+    ]
 
 
 def _required(case: Case) -> Iterable[str]:
@@ -99,12 +116,25 @@ def how_it_ended(evidence: Evidence) -> list[Finding]:
         code = "no exit code of the trainer" if job.exit_code is None else f"exit code {job.exit_code} of the trainer"
         return [Finding(7, "job", f"the job ended with {state} and {code}; the run is {evidence.state}", failure)]
     if evidence.state == "completed":
-        return []
+        return _contradictions(evidence)
     if evidence.state == "running":
         return [Finding(7, "manifest.json", "the run is still going", None)]
     classes: dict[str, FailureClass] = {"failed": "crash"}
     message = f"the run was {evidence.state}" if evidence.state != "failed" else "the run failed"
     return [Finding(7, "manifest.json", message, classes.get(evidence.state, "unknown"))]
+
+
+def _contradictions(evidence: Evidence) -> list[Finding]:
+    """What a completed run says of its end must be so: else its files were cut, added to or put together."""
+    findings = []
+    if evidence.exit_code not in (None, 0):
+        message = f"the run says that it was completed, with exit code {evidence.exit_code}"
+        findings.append(Finding(7, "manifest.json", message, "crash"))
+    last = evidence.metrics[-1]["step"] if evidence.metrics else None
+    if evidence.last_step is not None and evidence.last_step != last:
+        message = f"the run ended with step {evidence.last_step}, and its metrics with {last or 'none'}"
+        findings.append(Finding(5, "metrics.jsonl", message, "correctness"))
+    return findings
 
 
 def _doubts(case: Case, reference: Reference | None) -> list[Finding]:
@@ -130,7 +160,7 @@ def _doubts(case: Case, reference: Reference | None) -> list[Finding]:
 
 def _of_the_machine(evidence: Evidence, case: Case, partition: Partition) -> list[Finding]:
     """Rule 6; it matters where figures are judged."""
-    machine = check_canary(evidence.canary, partition)
+    machine = check_canary(evidence.canary, partition, evidence.hosts)
     declared = any(rate is not None for rate in partition.canary.model_dump().values())
     if machine.health == "bad":
         return [Finding(6, "canary.json", problem, "infra") for problem in machine.problems]

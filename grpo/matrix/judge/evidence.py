@@ -11,6 +11,7 @@ from grpo.matrix.judge.failure import JobOutcome
 from grpo.telemetry.reader import Run
 from grpo.telemetry.timers import PHASES
 
+_LARGEST = 1e300
 TOTAL = "timing/total"
 OTHER = "timing/other"
 TOKENS = "rollout/generated_tokens_per_sample"
@@ -28,6 +29,8 @@ class Evidence:
 
     metrics: Sequence[Mapping[str, Any]]  # one a step, ascending; numbers or None by metric, and `step`
     state: str  # completed, stopped, failed, killed, running
+    exit_code: int | None = None  # as the run says itself; None: it does not
+    last_step: int | None = None  # of the metrics, likewise
     resume_steps: Sequence[int] = ()  # the last step before each
     stack: Mapping[str, str] = field(default_factory=dict)  # torch, vllm, megatron_core, cuda, driver
     nodes: Sequence[Mapping[str, Any]] = ()
@@ -48,7 +51,8 @@ class Evidence:
 
 
 def evidence_of(run: Run, job: JobOutcome | None = None) -> Evidence:
-    """The part of a run directory that verdicts depend on."""
+    """The part of a run directory that verdicts depend on. Raises MatrixError for files that no run writes."""
+    _check_shapes(run)
     packages = run.environment.get("stack", {})
     drivers = [gpu["driver"] for node in run.nodes for gpu in node.get("gpus", []) if "driver" in gpu]
     stack = {
@@ -61,6 +65,8 @@ def evidence_of(run: Run, job: JobOutcome | None = None) -> Evidence:
     return Evidence(
         metrics=[_record(line, str(run.path)) for line in run.metrics],
         state=run.state,
+        exit_code=run.manifest.exit_code,
+        last_step=run.manifest.last_step,
         resume_steps=[resume.step for resume in run.manifest.resumes],
         stack={name: version for name, version in stack.items() if version is not None},
         nodes=run.nodes,
@@ -76,17 +82,42 @@ def evidence_of(run: Run, job: JobOutcome | None = None) -> Evidence:
     )
 
 
+def _check_shapes(run: Run) -> None:
+    gpus = [gpu for node in _listed(run.nodes) if isinstance(node, dict) for gpu in _listed(node.get("gpus", []))]
+    for where, values in (
+        ("nodes.json: nodes", run.nodes),
+        ("nodes.json: gpus", gpus),
+        ("canary.json: nodes", run.canary.get("nodes", [])),
+        ("canary.json: pairs", run.canary.get("pairs", [])),
+    ):
+        if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+            raise MatrixError(f"{run.path}/{where}: expected a list of objects")
+    for where, value in (
+        ("environment.json: stack", run.environment.get("stack", {})),
+        ("canary.json: nccl", run.canary.get("nccl", {})),
+    ):
+        if not isinstance(value, dict):
+            raise MatrixError(f"{run.path}/{where}: expected an object, not {value!r}")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 def _record(line: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A line of metrics.jsonl with numbers alone: anything else is NaN, which no rule lets pass."""
     step = line.get("step")
-    if not isinstance(step, int):
+    if not isinstance(step, int) or isinstance(step, bool):
         raise MatrixError(f"{where}/metrics.jsonl: a line without a step")
     numbers = {name: value if value is None or _is_number(value) else math.nan for name, value in line.items()}
     return {**numbers, "step": step}
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # An integer of JSON may be larger than any float, which no sum could take.
+    return isinstance(value, float) or (
+        isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST
+    )
 
 
 def row_of(text: str) -> dict[str, float]:

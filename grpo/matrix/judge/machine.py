@@ -33,10 +33,11 @@ class Machine:
     exclude: tuple[str, ...] = ()  # nodes to stay away from
 
 
-def check_canary(canary: Mapping[str, Any], partition: Partition) -> Machine:
+def check_canary(canary: Mapping[str, Any], partition: Partition, hosts: Sequence[str] = ()) -> Machine:
     """Each node and each pair of nodes against the partition's rates, and the transport against its adapters.
 
-    On a partition without GPUs, or without rates, a canary only records.
+    `hosts`: the run's, all of which it must have measured. On a partition without GPUs, or without rates, a canary only
+    records.
     """
     rates = {name: rate for name, rate in partition.canary.model_dump().items() if rate is not None}
     if partition.gpu is None or not (rates or partition.network.hcas):
@@ -51,9 +52,16 @@ def check_canary(canary: Mapping[str, Any], partition: Partition) -> Machine:
     if problems:
         return Machine("bad", tuple(problems), _to_exclude([hosts for _, hosts in slow]))
     missing = [MEASURE_WORDS[name] for name in rates if not _measured(canary, name)]
+    # With or without their domain: whoever names a node does so in either way.
+    measured = {_short(node.get("host")) for node in canary.get("nodes", [])}
+    missing += [host for host in hosts if _short(host) not in measured]
     if missing:
         return Machine("unknown", (f"the canary did not measure {', '.join(missing)}",))
     return Machine("good", ())
+
+
+def _short(host: Any) -> str:
+    return str(host).partition(".")[0]
 
 
 def _slow_nodes(canary: Mapping[str, Any], rates: Mapping[str, float]) -> Iterable[tuple[str, tuple[str, ...]]]:

@@ -9,7 +9,7 @@ from grpo.matrix.judge.verdict import Slowest
 
 
 def slowest_ranks(ranks: Sequence[Mapping[str, Any]], steps: set[int]) -> dict[str, Slowest]:
-    """By metric, over the lines of these steps. A phase whose ranks are not those of `hosts` is left out.
+    """By metric, over the lines of these steps. A phase whose ranks are not those of `hosts` or no numbers is left out.
 
     Ranks wait for each other within a phase that has collectives; what a rank's own line says there is its time up to
     the last of them, so that only what does not wait (generation, copies, preparation) tells a straggler for certain.
@@ -18,6 +18,7 @@ def slowest_ranks(ranks: Sequence[Mapping[str, Any]], steps: set[int]) -> dict[s
     found = {}
     for metric in PHASE_METRICS:
         rows = [(line["hosts"], line[metric]) for line in lines if isinstance(line.get(metric), list)]
+        rows = [(hosts, seconds) for hosts, seconds in rows if all(isinstance(one, int | float) for one in seconds)]
         rows = [(hosts, seconds) for hosts, seconds in rows if len(hosts) == len(seconds) == len(rows[0][0])]
         if not rows or len(rows[0][0]) < 2:
             continue

@@ -57,10 +57,15 @@ def check_steps(selection: Selection, *, steps: int, least: int) -> list[Finding
     """Whether the run has all its steps, each once, and enough of them are judged."""
     findings = []
     numbers = [record["step"] for record in selection.training]
-    absent = sorted(set(range(1, steps + 1)) - set(numbers))
+    there = set(numbers)
+    absent = steps - sum(number <= steps for number in there)
     if absent:
-        first = f"step {absent[0]}" if len(absent) == 1 else f"{len(absent)} steps, the first of them {absent[0]}"
+        missing = next(number for number in range(1, steps + 1) if number not in there)
+        first = f"step {missing}" if absent == 1 else f"{absent} steps, the first of them {missing}"
         findings.append(Finding(5, "steps", f"the case has {steps} steps, and the run lacks {first}", "correctness"))
+    if numbers and max(numbers) > steps:
+        message = f"the case has {steps} steps, and the run goes on to step {max(numbers)}"
+        findings.append(Finding(5, "steps", message, "correctness"))
     if any(later <= earlier for earlier, later in pairwise(numbers)):
         findings.append(Finding(5, "steps", "steps do not ascend", "correctness"))
     if len(selection.judged) < least:

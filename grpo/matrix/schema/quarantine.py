@@ -16,6 +16,11 @@ class Quarantined(Section):
     until: Day = Field(description="at most 30 days after `since`, or after the end that was extended")
     extended_from: Day | None = Field(None, description="the first end, where it was extended; once")
 
+    @property
+    def sentence(self) -> str:
+        """What is said where the case fails and does not gate."""
+        return f"quarantined until {self.until}: {self.reason} ({self.issue}, {self.owner})"
+
 
 class Quarantine(Section):
     schema_version: SchemaVersion

@@ -125,6 +125,7 @@ def schema_key(key):
 @pytest.mark.timeout(600)
 def test_every_key_is_read(tmp_path, monkeypatch):
     recorded = [read_by_a_run(tmp_path / name, overrides) for name, overrides in RUNS.items()]
+    recorded.append(read_by_a_run(tmp_path / "plain", ["grpo.max_num_steps=4"]))  # resumed
     recorded += [read_before_a_run(recipe) for recipe in LAYOUTS]
     recorded.append(read_before_a_run(
         "grpo_math_8b", "policy.generation.colocated.enabled=false", "cluster.num_nodes=2",

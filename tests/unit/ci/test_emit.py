@@ -112,6 +112,13 @@ def test_the_gates_of_the_other_systems_always_run():
         assert f"outcome --step {key}" in last["command"]
 
 
+def test_every_step_installs_nox_before_it_runs_it():
+    for name, pipeline in BUILDKITE.items():
+        for step in pipeline["steps"]:
+            command = step.get("command", "")
+            assert "nox -s" not in command or re.match(r"python\S* -m pip install --quiet nox\n", command), (name, step)
+
+
 def test_code_of_a_pull_request_reaches_no_runner_of_ones_own():
     for name in ("gate",):
         assert all(isinstance(job["runs-on"], str) for job in GITHUB[name]["jobs"].values())
@@ -145,6 +152,7 @@ def test_every_case_of_a_cadence_is_in_its_pipelines(cadence):
     assert {case.id for case in MATRIX.cases.values() if case.cadence == cadence and case.gpus} == {
         command.split()[4] for command in wanted
     }
+    assert {command.endswith(" --release") for command in wanted} == {cadence == "release"}
     include = GITHUB[cadence]["jobs"]["hardware"]["strategy"]["matrix"]["include"]
     assert {one["command"] for one in include} == wanted
     text = FILES[".gitlab-ci.yml"]

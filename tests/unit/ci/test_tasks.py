@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
+
+from grpo.cli import app
 
 ROOT = Path(__file__).parents[3]
 
@@ -106,3 +109,11 @@ def test_the_script_of_ci_runs_the_gate_and_the_readmes_command():
     lines = [line.removeprefix(".nox/runner/bin/") for line in script.splitlines()]
     assert command in lines
     assert any(line.startswith("nox -s gate -- --only lint checks plugin") for line in lines)
+
+
+def test_the_readme_names_every_command_and_guide():
+    text = (ROOT / "README.md").read_text()
+    told = set(re.findall(r"`grpo ([a-z]+)", text))
+    assert set(typer.main.get_command(app).commands) == told
+    guides = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")}
+    assert set(re.findall(r"\]\((docs/[a-z]+\.md)\)", text)) == guides

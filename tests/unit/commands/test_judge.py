@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from grpo.matrix.load import find_matrices, load_matrix
+from grpo.matrix.resolve import resolve_case
 from tests.support.synthetic_run import write_synthetic_run
 
 ROW = "total=178,policy_training=31,refit=26,generation=87,logprobs=20"
@@ -32,6 +34,11 @@ def test_faster_fails_a_release_alone(run):
 
 def test_a_run_directory_is_judged(run, tmp_path):
     directory = write_synthetic_run(tmp_path / "run", steps=30)
+    code, out, _ = run("judge", directory, "--case", "tiny-hf", "--partition", "cpu-local")
+    assert code == 2
+    assert "it may be of another case" in " ".join(out.split())
+    config = resolve_case(load_matrix(find_matrices()).case("tiny-hf")).resolved.to_yaml()
+    (directory / "config.yaml").write_text(config)
     code, out, _ = run("judge", directory, "--case", "tiny-hf", "--partition", "cpu-local")
     assert code == 1
     assert "train/raw_reward is missing throughout" in " ".join(out.split())

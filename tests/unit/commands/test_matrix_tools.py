@@ -1,6 +1,7 @@
 """`grpo matrix` as a user runs it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -66,10 +67,28 @@ def test_a_suite_is_explained():
 
 def test_run_says_what_is_missing_and_keeps_a_verdict_without_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr("grpo.matrix.here._wait", lambda process, limit: (process.kill(), process.wait(), CRASHED)[-1])
-    result = run("run", "tiny-hf", "--folder", str(tmp_path / "f"), "--matrices", MATRICES)
+    history = str(tmp_path / "history.csv")
+    result = run("run", "tiny-hf", "--folder", str(tmp_path / "f"), "--history", history, "--matrices", MATRICES)
     assert result.exit_code == 1
+    (line,) = [one for one in ok("list", "--history", history, "--matrices", MATRICES).splitlines() if "tiny-hf" in one]
+    assert "fail 20" in line
     assert json.loads((tmp_path / "f" / "verdict.json").read_text())["failure"] == "crash"
     assert "name one with --partition" in str(run("run", "8b-dtensor", "--matrices", MATRICES).exception)
+
+
+def test_a_quarantined_case_runs_and_does_not_gate(tmp_path, monkeypatch):
+    monkeypatch.setattr("grpo.matrix.here._wait", lambda process, limit: (process.kill(), process.wait(), CRASHED)[-1])
+    matrices = tmp_path / "matrices"
+    shutil.copytree(MATRICES, matrices)
+    (matrices / "quarantine.yaml").write_text(
+        "schema_version: 1\ncases:\n"
+        "  tiny-hf: {reason: flickers, issue: '#7', owner: me, since: 2026-11-30, until: 2026-12-05}\n"
+    )
+    folder, history = tmp_path / "f", tmp_path / "history.csv"
+    result = run("run", "tiny-hf", "--folder", str(folder), "--history", str(history), "--matrices", str(matrices))
+    assert result.exit_code == 0
+    assert "tiny-hf does not gate: quarantined until 2026-12-05: flickers (#7, me)" in result.output
+    assert json.loads((folder / "verdict.json").read_text())["failure"] == "crash"
 
 
 CRASHED = JobOutcome("FAILED", 1, "trainer")

@@ -79,6 +79,15 @@ def test_every_checker_is_reached_by_some_case():
     assert any(case.min_steps for case in MATRIX.cases.values())
 
 
+def test_where_speed_is_judged_so_is_the_share_that_no_phase_covers():
+    """Or seconds could be hidden there: no reference has a band for them."""
+    for case in MATRIX.cases.values():
+        if case.checks.against_reference:
+            bound = case.checks.bounds["timing/other"]
+            assert (bound.share_of, bound.statistic) == ("timing/total", "median"), case.id
+            assert bound.upper <= 0.05, case.id
+
+
 def test_every_layer_tier_and_cadence_is_used():
     cases = MATRIX.all.values()
     assert {case.layer for case in cases} == set(LAYERS)

@@ -1,5 +1,6 @@
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from grpo.matrix.history import (
     rows_of_paths,
     series,
     suite_rows,
+    unknown_rows,
     verdict_rows,
 )
 from grpo.matrix.judge import JobOutcome, judge_row, row_of
@@ -145,6 +147,24 @@ def test_a_suite_fails_with_any_of_its_tests(tmp_path):
     path.write_text("<a>")
     with pytest.raises(MatrixError, match="not a JUnit file"):
         read_junit(path)
+
+
+def test_a_suite_that_failed_in_one_file_failed_whichever_comes_last(tmp_path):
+    (tmp_path / "unit-3.11.xml").write_text(JUNIT)
+    (tmp_path / "unit-3.13.xml").write_text(JUNIT.replace("<failure>x</failure>", ""))
+    rows = rows_of_paths([tmp_path], MATRIX, stack=None, partition="cpu-local", commit="")
+    assert [row.outcome for row in rows if row.case == "trainer"] == ["fail", "fail"]
+    assert last_verdicts(rows)["engines", "cpu-local"].outcome == "pass"
+
+
+def test_a_run_is_in_the_history_once_with_each_outcome():
+    rows = verdict_rows(verdict(reference=measured()).to_json(), ABOUT)
+    later = [replace(row, time="2026-12-01T10:00:00Z") for row in rows]
+    assert rows[0].run
+    assert unknown_rows(later, rows) == []
+    assert unknown_rows([replace(row, outcome="fail") for row in later], rows) != []
+    suites = [replace(row, run="") for row in rows]
+    assert unknown_rows(suites, suites) == suites
 
 
 def test_folders_of_reports(tmp_path):

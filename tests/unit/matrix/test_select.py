@@ -86,6 +86,10 @@ def test_data_of_the_matrix_select_what_names_it():
     found = chosen("matrices/cluster.yaml")
     assert {"unit-matrix", "8b-dtensor", "tiny-hf"} <= set(found)
     assert {"unit-algorithm", "trainer"}.isdisjoint(found)
+    found = chosen("matrices/functional.yaml")
+    assert found["parity"] == "its family: matrices/functional.yaml"
+    assert {"trainer", "parity-product", "unit-matrix"} <= set(found)
+    assert "unit-algorithm" not in found
     assert set(chosen("README.md")) == {"tiny-hf"}  # the main chain is always run
 
 

@@ -94,6 +94,15 @@ def test_what_is_more_specific_and_not_chosen_is_deselected():
         "tests/functional/w", one, "--deselect", night,
     ]  # fmt: skip
     assert pytest_arguments(matrix, "functional", ["night"]) == [night, "-m", ""]
+    inner = {
+        "folder": suite("folder", "tests/functional/w/m/**"),
+        "file": suite("file", "tests/functional/w/test_q.py"),
+    }
+    matrix = replace(MATRIX, suites={"whole": suites["whole"], **inner})
+    # Neither is the beginning of another folder's or file's name.
+    assert pytest_arguments(matrix, "functional", ["whole"]) == [
+        "tests/functional/w", "--deselect", "tests/functional/w/m/", "--deselect", "tests/functional/w/test_q.py::",
+    ]  # fmt: skip
 
 
 def test_ids_are_exact_and_of_the_layer():

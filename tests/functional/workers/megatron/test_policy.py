@@ -262,11 +262,11 @@ def test_weights_of_another_shape_are_refused():
 @pytest.mark.parametrize(
     ("megatron", "error", "message"),
     [
-        ({"context_parallel_size": 2}, ConfigError, "context_parallel_size=2: context parallelism is not supported"),
+        ({"context_parallel_size": 2}, ConfigError, "context_parallel_size=2: this backend has no context parallel"),
         ({"tensor_model_parallel_size": 2}, ConfigError, "one copy of the model takes 2 ranks"),
         ({"tensor_model_parallel_size": 3}, ModelError, "does not divide the model's num_attention_heads 4"),
     ],
 )
 def test_layouts_that_cannot_be_are_refused(megatron, error, message):
     with pytest.raises(error, match=message):
-        make(tiny_model(), policy={"megatron_cfg": megatron})
+        make(tiny_model(), policy={"megatron_cfg": {"enabled": True, **megatron}, "dtensor_cfg": {"enabled": False}})

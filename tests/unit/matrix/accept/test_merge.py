@@ -4,7 +4,7 @@ import math
 import pytest
 
 from grpo.errors import MatrixError
-from grpo.matrix.accept.merge import merge, node_sets
+from grpo.matrix.accept.merge import merge, node_sets, unit_of
 from tests.support.judged import judged, renamed
 from tests.support.matrix import case
 
@@ -25,6 +25,18 @@ def test_values_are_medians_of_runs_and_spreads_those_between_them():
     assert reference.source.runs == ["r0", "r1", "r2"]
     assert reference.source.nodes == [["node0"], ["node1"], ["node2"]]
     assert (reference.source.commit, reference.source.stack.torch) == ("abc", "2.11.0+cu130")
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [
+        ("timing/refit", "s"), ("memory/rss_gib", "GiB"), ("performance/mfu", "of the peak"),
+        ("performance/training_tflops_per_gpu", "TFLOP/s"), ("performance/tokens_per_second_per_gpu", "tokens/s"),
+        ("rollout/generated_tokens_per_sample", "tokens"),
+    ],
+)  # fmt: skip
+def test_every_figure_has_its_unit(metric, unit):
+    assert unit_of(metric) == unit
 
 
 def test_one_or_two_runs_have_no_spread():

@@ -62,6 +62,14 @@ def test_a_drift_beyond_ten_per_cent_needs_a_name_however_small_the_steps(refit)
     assert approved.reference.source.approved_by == "somebody"
 
 
+def test_a_provisional_reference_is_no_anchor():
+    provisional = propose(unmeasured(), new(14.0, runs=3))
+    assert provisional.provisional
+    gating = propose(provisional.reference, new(18.0))
+    assert not gating.provisional
+    assert (row(gating).change, row(gating).kept.value, row(gating).kept.anchor) == ("moves", 18.0, None)
+
+
 def test_too_few_runs_are_refused_and_three_do_not_gate():
     for count in (1, 2):
         with pytest.raises(MatrixError, match=r"needs 3 .* 5 to gate"):

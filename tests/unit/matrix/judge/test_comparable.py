@@ -33,6 +33,21 @@ def test_a_run_without_configuration_cannot_be_placed():
     assert "no config.yaml" in check_config(CONFIG, {})[0].message
 
 
+def test_a_configuration_that_says_little_is_of_no_case():
+    expected = {"grpo": {"num_prompts_per_step": 64}, "policy": dict.fromkeys("abcdefgh", 1)}
+    assert check_config(expected, expected) == []
+    (finding,) = check_config(expected, {"grpo": expected["grpo"]})
+    assert "lacks 8 of 9 keys, policy.a first" in finding.message
+    assert check_config(expected, {**expected, "policy": dict.fromkeys("abcdefg", 1)}) == []
+
+
+@pytest.mark.parametrize(("one", "other"), [(None, {"kind": "file"}), ({"kind": "file"}, None)])
+def test_one_value_is_not_a_mapping(one, other):
+    rest = {"shuffle": True, "train": 1, "max_epochs": 2, "prompts": 3}
+    (finding,) = check_config({"data": {"validation": one, **rest}}, {"data": {"validation": other, **rest}})
+    assert "data.validation = " in finding.message
+
+
 @pytest.mark.parametrize(
     ("seen", "message"),
     [

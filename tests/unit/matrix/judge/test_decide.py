@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.matrix import judge as judge_package
-from grpo.matrix.judge import JobOutcome
+from grpo.matrix.judge import JobOutcome, judge_row
 from grpo.matrix.judge.bands import band_of
 from grpo.matrix.judge.sanity import REQUIRED
 from grpo.matrix.load import load_matrix
@@ -107,6 +107,27 @@ def test_slower_in_one_phase_outweighs_faster_in_another():
     assert verdict(run_of({"generation": 60.0, "refit": 30.0}), reference=measured()).outcome == "fail"
 
 
+@pytest.mark.parametrize("phase", SECONDS)
+def test_a_phase_that_took_no_time_is_missing_and_not_faster(phase):
+    seen = run_of({phase: 0.0}, other=3.0 + SECONDS[phase])  # the total stays
+    result = verdict(seen, reference=measured())
+    assert (result.outcome, result.failure) == ("fail", "correctness")
+    assert "took no time" in result.sentence
+
+
+def test_a_row_of_zeros_does_not_pass():
+    row = dict.fromkeys(COLUMNS, 0.0)
+    assert judge_row(row, case(), measured(), partition_name="here").outcome == "fail"
+    assert judge_row(row, case(), published(), partition_name="here").outcome == "fail"
+
+
+def test_a_row_does_not_show_that_bounds_hold():
+    bounded = case(checks={"against_reference": [], "bounds": {"train/reward": {"lower": 0.5}}})
+    result = judge_row({"timing/total": 1.0}, bounded, None, partition_name="here")
+    assert (result.outcome, result.exit_code()) == ("not judged", 2)
+    assert "judged by bounds" in result.sentence
+
+
 @pytest.mark.parametrize("metric", REQUIRED)
 def test_removing_any_metric_fails(metric):
     records = [record(step, **{metric: None}) for step in range(1, 26)]
@@ -133,6 +154,22 @@ def test_a_run_cut_short_never_passes(steps):
 def test_only_a_run_that_went_to_its_end_is_judged(state, outcome, failure, code):
     result = verdict(evidence(state=state), reference=measured())
     assert (result.outcome, result.failure, result.exit_code()) == (outcome, failure, code)
+
+
+@pytest.mark.parametrize(
+    ("changes", "failure", "message"),
+    [
+        ({"exit_code": 0, "last_step": 25}, None, "pass"),
+        ({"exit_code": 1}, "crash", "completed, with exit code 1"),
+        ({"last_step": 30}, "correctness", "ended with step 30, and its metrics with 25"),
+        ({"last_step": 20}, "correctness", "ended with step 20, and its metrics with 25"),
+        ({"last_step": 25, "metrics": []}, "correctness", "ended with step 25, and its metrics with none"),
+    ],
+)
+def test_what_a_run_says_of_its_end_must_be_so(changes, failure, message):
+    result = verdict(evidence(**changes), reference=measured())
+    assert result.failure == failure
+    assert message in result.sentence
 
 
 def test_the_jobs_own_end_decides_first():

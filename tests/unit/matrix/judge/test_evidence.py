@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -31,14 +32,34 @@ def test_a_row_may_have_spaces_and_decimals():
 def test_a_metric_that_is_no_number_is_none_that_passes(tmp_path):
     path = write_synthetic_run(tmp_path / "run", steps=2)
     with (path / "metrics.jsonl").open("a") as file:
-        file.write('{"schema_version": 1, "step": 3, "train/loss": "low", "train/reward": true, "train/kl": null}\n')
+        file.write('{"schema_version": 1, "step": 3, "train/loss": "low", "train/reward": true, "train/kl": null, ')
+        file.write(f'"train/grad_norm": 1{"0" * 400}}}\n')
     last = evidence_of(read_run(path)).metrics[-1]
     assert math.isnan(last["train/loss"])
     assert math.isnan(last["train/reward"])
+    assert math.isnan(last["train/grad_norm"])
     assert last["train/kl"] is None
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"schema_version": 1, "train/loss": 1}\n')
     with pytest.raises(MatrixError, match="a line without a step"):
+        evidence_of(read_run(path))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("nodes.json", {"nodes": ["a"]}, "nodes.json: nodes: expected a list of objects"),
+        ("nodes.json", {"nodes": [{"host": "a", "gpus": ["H100"]}]}, "nodes.json: gpus: expected a list of objects"),
+        ("nodes.json", {"nodes": 3}, "nodes.json: nodes"),
+        ("canary.json", {"nodes": 5}, "canary.json: nodes"),
+        ("canary.json", {"nccl": "ib"}, "canary.json: nccl: expected an object, not 'ib'"),
+        ("environment.json", {"stack": []}, "environment.json: stack: expected an object"),
+    ],
+)
+def test_files_that_no_run_writes_are_named(tmp_path, file, content, message):
+    path = write_synthetic_run(tmp_path / "run", steps=1)
+    (path / file).write_text(json.dumps({"schema_version": 1, **content}))
+    with pytest.raises(MatrixError, match=message):
         evidence_of(read_run(path))
 
 

@@ -54,6 +54,16 @@ def test_sockets_where_infiniband_is_declared():
     assert check_canary(canary(transport="socket"), with_rates(**RATES)).health == "good"
 
 
+def test_a_canary_of_other_nodes_says_nothing_of_these():
+    good = check_canary(canary(hosts=("a", "b")), with_rates(**RATES), ["a.site.net", "b"])
+    assert good.health == "good"
+    machine = check_canary(canary(hosts=("a", "b")), with_rates(**RATES), ["a", "c"])
+    assert (machine.health, machine.problems) == ("unknown", ("the canary did not measure c",))
+    result = verdict(evidence(canary=canary(hosts=("node1",))), reference=measured(), partition=with_rates(**RATES))
+    assert result.outcome == "not judged"
+    assert "did not measure node0" in result.sentence
+
+
 def test_no_canary_or_half_of_one_is_not_a_good_machine():
     machine = check_canary({}, with_rates(**RATES))
     assert machine.health == "unknown"

@@ -21,6 +21,7 @@ def test_what_does_not_fit_is_left_out():
     assert slowest_ranks([], {1}) == {}
     assert slowest_ranks([{"step": 1}], {1}) == {}
     assert slowest_ranks([line(1, [1.0, 2.0])], {1}) == {}
+    assert slowest_ranks([line(1, ["slow", 1.0, 1.0, 1.0])], {1}) == {}
     assert slowest_ranks([{"step": 1, "hosts": ["a"], "timing/refit": [1.0]}], {1}) == {}
 
 

@@ -124,10 +124,10 @@ def test_a_bad_machine_is_retried_without_its_node_twice_at_most():
 
 def test_spoilt_runs_are_no_part_of_the_three():
     partition = with_rates(bf16_matmul_tflops=800.0)
-    bad, good = canary(matmul=700.0), canary(matmul=800.0)
-    runs = [run("a", SLOW, canary=bad), *(run(name, 14.0, f"node{name}", canary=good) for name in "bcd")]
+    good = [run(name, 14.0, f"node{name}", canary=canary(hosts=(f"node{name}",))) for name in "bcd"]
+    runs = [run("a", SLOW, canary=canary(matmul=700.0)), *good]
     assert judged(*runs, partition=partition).outcome == "pass"
-    verdict = judged(run("a", SLOW, canary=bad), run("b", SLOW, canary=good), partition=partition)
+    verdict = judged(runs[0], run("b", SLOW, canary=canary()), partition=partition)
     assert (verdict.outcome, verdict.rerun.rule, verdict.rerun.runs) == ("fail", 4, 2)
 
 

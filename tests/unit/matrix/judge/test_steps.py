@@ -36,11 +36,21 @@ def test_a_validation_before_the_first_step_is_no_step():
         ([1, 2, 4], "the run lacks step 3"),
         ([1, 2], "the run lacks 2 steps, the first of them 3"),
         ([1, 2, 2, 3, 4], "steps do not ascend"),
+        ([1, 2, 3, 4, 1, 2, 3, 4], "steps do not ascend"),
+        ([1, 2, 3, 4, 3, 4], "steps do not ascend"),
+        ([1, 2, 3, 4, 5, 6], "the case has 4 steps, and the run goes on to step 6"),
+        ([1, 2, 3, 10**18], "the run lacks step 4"),
     ],
 )
 def test_gaps_repeats_and_runs_cut_short(steps, message):
     chosen = select([record(step) for step in steps], [], warmup_steps=0)
     assert message in "; ".join(one.message for one in check_steps(chosen, steps=4, least=1))
+
+
+def test_a_case_of_very_many_steps_takes_no_memory_for_each():
+    chosen = select([record(step) for step in (1, 2, 4)], [], warmup_steps=0)
+    (finding,) = check_steps(chosen, steps=10**15, least=1)
+    assert finding.message.endswith(f"the run lacks {10**15 - 3} steps, the first of them 3")
 
 
 def test_too_few_steps():
