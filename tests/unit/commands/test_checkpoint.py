@@ -1,23 +1,15 @@
+import functools
 import json
 import shutil
-import sys
 
 import pytest
 
-from grpo import cli
 from tests.support.small_run import run_small
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def invoke(*arguments):
-        monkeypatch.setattr(sys, "argv", ["grpo", "checkpoint", *map(str, arguments)])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        captured = capsys.readouterr()
-        return leaving.value.code, captured.out, captured.err
-
-    return invoke
+def run(run):
+    return functools.partial(run, "checkpoint")
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,3 @@
-import sys
-
-import pytest
-
-from grpo import cli
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def invoke(*arguments):
-        monkeypatch.setattr(sys, "argv", ["grpo", *map(str, arguments)])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        captured = capsys.readouterr()
-        return leaving.value.code, captured.out, captured.err
-
-    return invoke
-
-
 def test_a_dry_run_writes_the_script_and_says_the_hours(run, tmp_path):
     code, out, _ = run("matrix", "submit", "70b-megatron", "--dry-run", "--folder", tmp_path / "r")
     assert code == 0

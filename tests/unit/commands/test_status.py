@@ -1,21 +1,4 @@
-import sys
-
-import pytest
-
-from grpo import cli
 from tests.support.synthetic_run import write_synthetic_run
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def invoke(*arguments):
-        monkeypatch.setattr(sys, "argv", ["grpo", *map(str, arguments)])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        captured = capsys.readouterr()
-        return leaving.value.code, captured.out, captured.err
-
-    return invoke
 
 
 def test_a_run_says_where_it_is(run, tmp_path):
