@@ -11,6 +11,7 @@ from torch import Tensor
 from grpo.batching.batch import Batch
 from grpo.checkpoint.pieces import Piece
 from grpo.placement.resources import EngineTag, Residence, Resource
+from grpo.refit.manifest import Weight
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,10 @@ class Policy(Protocol):
 
     def step_metrics(self) -> dict[str, float]:
         """What the policy measured itself since it was asked last, by the metrics' names."""
+        ...
+
+    def describe_weights(self) -> list[Weight]:
+        """What `export_weights` gives, in its order, without making it."""
         ...
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -1,0 +1,82 @@
+"""Policies and engines of few tensors, for refits between them."""
+
+from contextlib import contextmanager
+
+import torch
+
+from grpo.placement.resources import Residence, Resource
+from grpo.refit.endpoints import RefitSource, RefitTarget, Settings
+from grpo.refit.manifest import Weight
+from grpo.refit.session import RefitSession
+from grpo.workers.generation.expected_weights import ExpectedWeights
+from grpo.workers.groups.worker_group import InProcessGroup
+
+SHAPES = {"embed": (7, 5), "norm": (5,), "scale": (), "big": (64, 33), "head": (7, 5)}
+
+
+def settings(**changed):
+    return Settings(**{"bucket_bytes": 600, "checks": "full", "deadline_s": 20.0, "on_gpu": False} | changed)
+
+
+def tensors(version, shapes=SHAPES, dtype=torch.float32):
+    """Values that are all different, and others in each version."""
+    start, made = 1000.0 * version, {}
+    for name, shape in shapes.items():
+        count = torch.Size(shape).numel()
+        made[name] = torch.arange(start, start + count, dtype=dtype).reshape(shape)
+        start += count
+    return made
+
+
+class SmallPolicy:
+    """Exports `tensors` of its version, each in the same buffer."""
+
+    def __init__(self, shapes=SHAPES, dtype=torch.float32):
+        self.shapes, self.dtype, self.weight_version, self.exports = dict(shapes), dtype, 0, 0
+
+    def describe_weights(self):
+        return [Weight.of(name, torch.empty(shape, dtype=self.dtype)) for name, shape in self.shapes.items()]
+
+    def export_weights(self):
+        self.exports += 1
+        for name, value in tensors(self.weight_version, self.shapes, self.dtype).items():
+            reused = value.clone()
+            yield name, reused
+            reused.fill_(torch.nan)
+
+
+class SmallEngine:
+    """Keeps copies of what arrives."""
+
+    def __init__(self, shapes=SHAPES, aliases=None, dtype="float32"):
+        self.expected = ExpectedWeights(dict(shapes), aliases or {}, vocabulary=7)
+        self.dtype, self.held, self.versions = dtype, {}, []
+        self.weights = Residence.GPU
+
+    def update(self, weights, version):
+        self.held = {name: tensor.clone() for name, tensor in self.expected.checked(weights)}
+        self.versions.append(version)
+
+    def residences(self):
+        return {Resource.ENGINE_WEIGHTS: self.weights}
+
+    def weights_arrived(self, version):
+        assert self.versions[-1] == version
+        self.weights = Residence.GPU
+
+    def target(self, name="engine rank 0"):
+        return RefitTarget(self.update, self.expected, self.dtype, name)
+
+
+@contextmanager
+def session(policy, engine, *, colocated, **changed):
+    """A refit between two threads of this process."""
+    source, target = RefitSource(policy), engine.target()
+    try:
+        yield RefitSession(
+            policy, InProcessGroup(lambda: source), engine, InProcessGroup(lambda: target),
+            settings=settings(**changed), colocated=colocated,
+        )  # fmt: skip
+    finally:
+        source.refit_close()
+        target.refit_close()
