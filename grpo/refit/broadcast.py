@@ -33,16 +33,16 @@ class BroadcastHello:
 class BroadcastSender:
     """`Sender`, rank 0."""
 
-    def __init__(
-        self, manifest: Manifest, *, address: str, receivers: int, on_gpu: bool, deadline_s: float
-    ) -> None:
+    def __init__(self, manifest: Manifest, *, address: str, receivers: int, on_gpu: bool, deadline_s: float) -> None:
         self._manifest, self._on_gpu, self._deadline_s = manifest, on_gpu, deadline_s
         self.hello = BroadcastHello(address, reserve_port(address), receivers + 1)
         self._joined: _Link | None = None
 
     def join(self) -> None:
         """Wait for the receivers. Raises PeerLostError."""
-        self._joined = _Link(self._manifest, self.hello, 0, self.hello.address, self._on_gpu, self._deadline_s)
+        self._joined = _Link(
+            self._manifest, self.hello, 0, address=self.hello.address, on_gpu=self._on_gpu, deadline_s=self._deadline_s
+        )
 
     def free(self, bucket: Bucket) -> Filled:
         """As `Sender.free`."""
@@ -77,7 +77,7 @@ class BroadcastReceiver:
     ) -> None:
         """Join. `address` is this process's own. Raises PeerLostError."""
         self._buckets = manifest.buckets
-        self._link = _Link(manifest, hello, number + 1, address, on_gpu, deadline_s)
+        self._link = _Link(manifest, hello, number + 1, address=address, on_gpu=on_gpu, deadline_s=deadline_s)
 
     def take(self, bucket: Bucket) -> Filled:
         """As `Receiver.take`; the next one is on its way then."""
@@ -103,7 +103,7 @@ class _Link:
     """One rank: the group, its buckets' memory, and what is under way."""
 
     def __init__(
-        self, manifest: Manifest, hello: BroadcastHello, rank: int, address: str, on_gpu: bool, deadline_s: float  # noqa: FBT001 (private)
+        self, manifest: Manifest, hello: BroadcastHello, rank: int, *, address: str, on_gpu: bool, deadline_s: float
     ) -> None:
         self._deadline_s = deadline_s
         self._works: dict[int, Any] = {}
@@ -168,5 +168,3 @@ def _group(hello: BroadcastHello, rank: int, address: str, *, on_gpu: bool, dead
     options._timeout = timeout  # noqa: SLF001
     options._devices = [ProcessGroupGloo.create_device(hostname=address)]  # noqa: SLF001
     return ProcessGroupGloo(store, rank, hello.world_size, options)
-
-

@@ -29,7 +29,7 @@ class Machine:
     @classmethod
     def here(cls) -> Machine:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return cls(boot, f"{os.readlink('/proc/self/ns/net')} {os.readlink('/proc/self/ns/ipc')}")
+        return cls(boot, " ".join(str(Path("/proc/self/ns", each).readlink()) for each in ("net", "ipc")))
 
 
 class Listener:
@@ -84,10 +84,14 @@ class Channel:
         channel = cls(connected, deadline_s, "the sender")
         try:
             connected.connect(f"\0{name}")
+            channel.check_user()
+            channel.send(number)
         except OSError as error:
+            channel.close()
             raise PeerLostError(f"the sender does not listen: {error}") from error
-        channel.check_user()
-        channel.send(number)
+        except RefitError:
+            channel.close()
+            raise
         return channel
 
     def check_user(self) -> None:

@@ -90,7 +90,7 @@ class Manifest:
                 raise RefitError(f"the policy exports {weight.name} twice")
             seen.add(weight.name)
             size = _aligned(weight.nbytes)
-            if size > free:
+            if size > free or not held:
                 held.append([])
                 free = bucket_bytes
             held[-1].append(weight)

@@ -115,9 +115,7 @@ def send(
     except BaseException:
         sender.close()
         raise
-    return Sent(
-        version, manifest.nbytes, len(manifest.buckets), values, perf_counter() - started - waited, waited
-    )
+    return Sent(version, manifest.nbytes, len(manifest.buckets), values, perf_counter() - started - waited, waited)
 
 
 def _next(weights: Iterator[tuple[str, Tensor]], expected: Weight) -> Tensor:

@@ -1,5 +1,8 @@
 """Policies and engines of few tensors, for refits between them."""
 
+import os
+import signal
+import threading
 from contextlib import contextmanager
 
 import torch
@@ -28,11 +31,26 @@ def tensors(version, shapes=SHAPES, dtype=torch.float32):
     return made
 
 
+class TroubleError(Exception):
+    """What a side is told to raise."""
+
+
+def trouble(kind):
+    """Raise, hang, or die as if killed."""
+    if kind == "raises":
+        raise TroubleError("in the middle of the weights")
+    if kind == "hangs":
+        threading.Event().wait(100)
+    if kind == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class SmallPolicy:
-    """Exports `tensors` of its version, each in the same buffer."""
+    """Exports `tensors` of its version, each of which is gone when the next is asked for."""
 
     def __init__(self, shapes=SHAPES, dtype=torch.float32):
         self.shapes, self.dtype, self.weight_version, self.exports = dict(shapes), dtype, 0, 0
+        self.trouble = None
 
     def describe_weights(self):
         return [Weight.of(name, torch.empty(shape, dtype=self.dtype)) for name, shape in self.shapes.items()]
@@ -41,6 +59,8 @@ class SmallPolicy:
         self.exports += 1
         for name, value in tensors(self.weight_version, self.shapes, self.dtype).items():
             reused = value.clone()
+            if name == "big":
+                trouble(self.trouble)
             yield name, reused
             reused.fill_(torch.nan)
 
@@ -52,9 +72,14 @@ class SmallEngine:
         self.expected = ExpectedWeights(dict(shapes), aliases or {}, vocabulary=7)
         self.dtype, self.held, self.versions = dtype, {}, []
         self.weights = Residence.GPU
+        self.trouble = None
 
     def update(self, weights, version):
-        self.held = {name: tensor.clone() for name, tensor in self.expected.checked(weights)}
+        self.held = {}
+        for name, tensor in self.expected.checked(weights):
+            self.held[name] = tensor.clone()
+            if name == "big":
+                trouble(self.trouble)
         self.versions.append(version)
 
     def residences(self):
@@ -80,3 +105,34 @@ def session(policy, engine, *, colocated, **changed):
     finally:
         source.refit_close()
         target.refit_close()
+
+
+class SmallPolicyRank(RefitSource):
+    """`SmallPolicy` in a worker."""
+
+    def __init__(self, shapes=SHAPES):
+        self.policy = SmallPolicy(shapes)
+        super().__init__(self.policy)
+
+    def become(self, version, kind):
+        self.policy.weight_version, self.policy.trouble = version, kind
+
+    def exports(self):
+        return self.policy.exports
+
+
+class SmallEngineRank(RefitTarget):
+    """`SmallEngine` in a worker."""
+
+    def __init__(self, shapes=SHAPES):
+        self.engine = SmallEngine(shapes)
+        super().__init__(self.engine.update, self.engine.expected, "float32", "the engine")
+
+    def become(self, kind):
+        self.engine.trouble = kind
+
+    def holds(self, version):
+        expected = tensors(version)
+        return list(self.engine.held) == list(expected) and all(
+            torch.equal(self.engine.held[name], each) for name, each in expected.items()
+        )

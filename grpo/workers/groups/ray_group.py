@@ -110,9 +110,7 @@ class RayGroup:
         """As `WorkerGroup.begin_all`."""
         return Call(self, self._begin_all(method, arguments, deadline_s))
 
-    def begin_each(
-        self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None
-    ) -> Call:
+    def begin_each(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None) -> Call:
         """As `WorkerGroup.begin_each`."""
         return Call(self, self._begin(method, arguments, deadline_s))
 

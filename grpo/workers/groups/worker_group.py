@@ -51,9 +51,7 @@ class WorkerGroup(Protocol):
         """As `call_all`, but return at once; `calls.wait` has the answers. Other groups may be asked meanwhile."""
         ...
 
-    def begin_each(
-        self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None
-    ) -> Call:
+    def begin_each(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None) -> Call:
         """As `call_each`, but return at once; `calls.wait` has the answers. Other groups may be asked meanwhile."""
         ...
 
@@ -122,9 +120,7 @@ class InProcessGroup:
         """As `WorkerGroup.begin_all`, on a thread of its own."""
         return Call(self, lambda: self.call_all(method, *arguments, deadline_s=deadline_s))
 
-    def begin_each(
-        self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None
-    ) -> Call:
+    def begin_each(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None) -> Call:
         """As `WorkerGroup.begin_each`, on a thread of its own."""
         return Call(self, lambda: self.call_each(method, arguments, deadline_s))
 

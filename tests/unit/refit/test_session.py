@@ -1,12 +1,16 @@
+import threading
+
 import pytest
 import torch
 
+from grpo.errors import WorkerError
 from grpo.placement.resources import Residence
+from grpo.refit import endpoints, transport
 from grpo.refit.errors import RefitError
 from grpo.refit.session import parts
 from grpo.refit.transport import Received, Sent
 from grpo.telemetry.timers import PhaseTimer
-from tests.support.refits import SHAPES, SmallEngine, SmallPolicy, session, tensors
+from tests.support.refits import SHAPES, SmallEngine, SmallPolicy, TroubleError, session, tensors
 
 BOTH = pytest.mark.parametrize("colocated", [True, False], ids=["shared", "broadcast"])
 
@@ -98,3 +102,40 @@ def test_seconds_that_hide_behind_the_load_are_no_export():
     assert parts([sent], [received], 10.0) == {"export": 3.0, "transfer": 3.0, "load": 4.0}
     assert parts([sent], [received], 5.0) == {"export": 1.0, "transfer": 0.0, "load": 4.0}
     assert parts([sent], [received], 2.0) == {"export": 0.0, "transfer": 0.0, "load": 2.0}
+
+
+@BOTH
+@pytest.mark.parametrize("side", ["policy", "engine"])
+def test_a_side_that_raises_ends_the_other_and_its_error_is_told(colocated, side):
+    policy, engine = SmallPolicy(), SmallEngine()
+    with session(policy, engine, colocated=colocated) as refits:
+        refit(refits)
+        policy.weight_version = 1
+        {"policy": policy, "engine": engine}[side].trouble = "raises"
+        with pytest.raises(TroubleError, match="in the middle"):
+            refit(refits)
+        with pytest.raises(WorkerError, match="after the worker had ended"):
+            refit(refits)
+
+
+@BOTH
+def test_what_arrives_altered_is_told_by_its_bucket(colocated, monkeypatch):
+    taken = transport.Checksums.add
+
+    def altered(self, index, flat):
+        taken(self, index, flat)
+        if index == 1 and threading.current_thread() in sending:
+            flat[100] ^= 4  # after the sender has looked
+
+    sending = []
+    plain = endpoints.send
+
+    def send(*arguments, **options):
+        sending.append(threading.current_thread())
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(transport.Checksums, "add", altered)
+    monkeypatch.setattr(endpoints, "send", send)
+    message = r"bucket 1 \(of 3; its first tensor is big .*arrived at engine rank 0 altered"
+    with session(SmallPolicy(), SmallEngine(), colocated=colocated) as refits, pytest.raises(RefitError, match=message):
+        refit(refits)
