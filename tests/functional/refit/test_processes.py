@@ -25,9 +25,11 @@ class Refits:
 
     def __init__(self, policy, engine, *, colocated, deadline_s):
         self.policy, self.engine, self.weight_version, self.arrived = policy, engine, 0, []
-        self._session = RefitSession(
-            self, policy, self, engine, settings=settings(deadline_s=deadline_s), colocated=colocated
-        )
+        self._settings = settings(deadline_s=deadline_s)
+        self.begin_anew(colocated=colocated)
+
+    def begin_anew(self, *, colocated):
+        self._session = RefitSession(self, self.policy, self, self.engine, settings=self._settings, colocated=colocated)
 
     def residences(self):
         return {"engine_weights": "gpu"}
@@ -69,22 +71,32 @@ def start(ray):
         yield begin
 
 
-@BOTH
-def test_two_ranks_of_the_policy_to_two_of_the_engine(start, colocated):
-    refits = start(colocated=colocated, ranks=2)
+def test_two_ranks_of_the_policy_to_two_of_the_engine(start):
+    refits = start(colocated=True, ranks=2)
     model = sum(each.nbytes for each in tensors(0).values())
-    for version in (3, 4):
+    for version in (3, 4, 5, 6):
+        if version == 5:
+            refits.begin_anew(colocated=False)
         measured = refits.refit(version)
         assert refits.engine.call_all("holds", version) == [True, True]
         assert measured["performance/refit_gib"] * 2**30 <= 1.1 * model
         assert measured["performance/refit_messages"] == 3
-    assert refits.arrived == [3, 4]
-    assert refits.policy.call_all("exports") == [2, 2]
+    assert refits.arrived == [3, 4, 5, 6]
+    assert refits.policy.call_all("exports") == [4, 4]
 
 
-@BOTH
-@pytest.mark.parametrize("side", ["policy", "engine"])
-@pytest.mark.parametrize("kind", ["raises", "is killed"])
+@pytest.mark.parametrize(
+    ("colocated", "side", "kind"),
+    [
+        pytest.param(
+            colocated, side, kind, id=f"{'shared' if colocated else 'broadcast'}, {side} {kind}",
+            marks=[] if (side == "policy") == (colocated == (kind == "is killed")) else [pytest.mark.nightly],
+        )
+        for colocated in (True, False)
+        for side in ("policy", "engine")
+        for kind in ("raises", "is killed")
+    ],
+)  # fmt: skip
 def test_a_side_that_fails_ends_both_and_is_named(start, colocated, side, kind):
     refits = start(colocated=colocated)
     refits.refit(1)
@@ -99,6 +111,7 @@ def test_a_side_that_fails_ends_both_and_is_named(start, colocated, side, kind):
             group.call_all("become", None)
 
 
+@pytest.mark.nightly
 @BOTH
 def test_a_rank_that_sends_nothing_is_named_too(start, colocated):
     refits = start(colocated=colocated, ranks=2)
@@ -106,6 +119,7 @@ def test_a_rank_that_sends_nothing_is_named_too(start, colocated):
         refits.refit(1, policy="raises", rank=1)
 
 
+@pytest.mark.nightly
 @BOTH
 def test_a_side_that_hangs_is_named_with_its_stacks(start, colocated):
     refits = start(colocated=colocated, deadline_s=4.0)
@@ -113,6 +127,7 @@ def test_a_side_that_hangs_is_named_with_its_stacks(start, colocated):
         refits.refit(1, policy="hangs")
 
 
+@pytest.mark.nightly
 @BOTH
 def test_a_shape_that_the_engine_refuses(start, colocated):
     refits = start(colocated=colocated, shapes=SHAPES | {"big": (33, 64)})
