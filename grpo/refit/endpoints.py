@@ -56,6 +56,7 @@ class RefitSource:
 
     def refit_open(self, transport: Transport, receivers: int, address: str) -> list[Hello]:
         """Make ready for so many receivers, with none do nothing; what each needs to join."""
+        self.refit_close()
         settings = self._settings
         if not receivers:
             return []
@@ -120,6 +121,7 @@ class RefitTarget:
 
     def refit_join(self, hello: Hello, number: int, address: str) -> None:
         """Join the sender, which waits, as its receiver of that number. Raises PeerLostError."""
+        self.refit_close()
         deadline_s, on_gpu = self._settings.deadline_s, self._settings.on_gpu
         if isinstance(hello, SharedHello):
             self._receiver = SharedReceiver(self._manifest, hello, number, deadline_s=deadline_s)

@@ -28,7 +28,7 @@ class RefitEngine(Protocol):
 
     def residences(self) -> Mapping[Resource, Residence]: ...
 
-    def weights_arrived(self, version: int) -> None:
+    def updated(self, version: int) -> None:
         """All ranks have taken the weights of that version."""
         ...
 
@@ -112,7 +112,7 @@ class RefitSession:
         seconds = perf_counter() - started
         for rank, (source, arrived) in enumerate(zip(agreement.plan.source_of, received, strict=True)):
             check_arrival(agreement.manifest, sent[source], arrived, engine=f"engine rank {rank}")
-        self._engine.weights_arrived(version)
+        self._engine.updated(version)
         self._delivered = version
         for part, value in parts([each for each in sent if each is not None], received, seconds).items():
             timer.add_part(part, value)

@@ -19,7 +19,7 @@ from grpo.data.loader import PromptLoader
 from grpo.models.dimensions import Dimensions
 from grpo.placement.placement import Placement, sleep_until_needed
 from grpo.placement.plan import plan_of
-from grpo.refit.local import LocalRefit
+from grpo.refit.factory import refits
 from grpo.rewards.scoring import Rewards
 from grpo.rollout.on_demand import OnDemandSource
 from grpo.rollout.replay.source import ReplaySource
@@ -83,10 +83,11 @@ def assembled(
                 deadline_s=config.cluster.worker_timeout_s,
             )  # fmt: skip
         stack.callback(source.close)
+        refit = stack.enter_context(refits(config, policy, generator))
         yield Parts(
             policy=policy,
             source=source,
-            refit=LocalRefit(policy, generator),
+            refit=refit,
             placement=Placement(plan, policy, generator),
             evaluator=_evaluator(prepared, generator, scorer),
             ranks=ranks,
@@ -106,7 +107,7 @@ def assembled(
             observers=observers,
             say=say,
             before_save=before_save,
-            measures=(policy.step_metrics,),
+            measures=(policy.step_metrics, refit.step_metrics),
             rank_seconds=policy.rank_seconds if isinstance(policy, PolicyGroup) else None,
         )
 

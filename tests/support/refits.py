@@ -11,6 +11,7 @@ from grpo.placement.resources import Residence, Resource
 from grpo.refit.endpoints import RefitSource, RefitTarget, Settings
 from grpo.refit.manifest import Weight
 from grpo.refit.session import RefitSession
+from grpo.telemetry.timers import PhaseTimer
 from grpo.workers.generation.expected_weights import ExpectedWeights
 from grpo.workers.groups.worker_group import InProcessGroup
 
@@ -85,7 +86,7 @@ class SmallEngine:
     def residences(self):
         return {Resource.ENGINE_WEIGHTS: self.weights}
 
-    def weights_arrived(self, version):
+    def updated(self, version):
         assert self.versions[-1] == version
         self.weights = Residence.GPU
 
@@ -105,6 +106,33 @@ def session(policy, engine, *, colocated, **changed):
     finally:
         source.refit_close()
         target.refit_close()
+
+
+class Given:
+    """Exports copies of what it is given."""
+
+    def __init__(self, weights, version):
+        self._weights = [(name, tensor.clone()) for name, tensor in weights]
+        self.weight_version = version
+
+    def describe_weights(self):
+        return [Weight.of(name, tensor) for name, tensor in self._weights]
+
+    def export_weights(self):
+        return iter(self._weights)
+
+
+def refit_into(engines, weights, version):
+    """Bring a group of engines to these weights, from this process."""
+    given = Given(weights, version)
+    source = RefitSource(given)
+    refits = RefitSession(
+        given, InProcessGroup(lambda: source), engines, engines.workers, settings=settings(), colocated=True
+    )
+    timer = PhaseTimer()
+    with timer.step():
+        refits.ensure_current(timer)
+    source.refit_close()
 
 
 class SmallPolicyRank(RefitSource):

@@ -19,7 +19,7 @@ class EngineWeights:
     def __init__(self, model: nn.Module, vocabulary: int, fused: Sequence[Sequence[str]] = ()) -> None:
         """Args: `fused` names parameters to be stored one after the other along their first dimension."""
         self._parameters = dict(model.named_parameters())  # a tied parameter appears once
-        self.expected = ExpectedWeights.of_module(model, vocabulary)
+        self._expected = ExpectedWeights.of_module(model, vocabulary)
         grouped = {name for group in fused for name in group}
         self._groups = [tuple(group) for group in fused]
         self._groups += [(name,) for name in self._parameters if name not in grouped]
@@ -28,7 +28,7 @@ class EngineWeights:
 
     def block(self, *names: str) -> Tensor:
         """The tensor that holds these parameters one after the other: a group given as `fused`, or one name."""
-        return self._blocks[tuple(self.expected.aliases.get(name, name) for name in names)]
+        return self._blocks[tuple(self._expected.aliases.get(name, name) for name in names)]
 
     def blocks(self) -> list[Tensor]:
         """All that is held, without copies."""
@@ -43,7 +43,7 @@ class EngineWeights:
             GenerationError: a name is unknown, arrives twice or is missing, or a shape differs.
         """
         blocks, slices = self._allocate()
-        for name, tensor in self.expected.checked(weights):
+        for name, tensor in self._expected.checked(weights):
             slices[name].copy_(tensor.detach())
         for name, tensor in slices.items():
             self._parameters[name].data = tensor

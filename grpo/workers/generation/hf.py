@@ -18,7 +18,6 @@ from grpo.workers.generation.decoder import Decoder, TransformersDecoder
 from grpo.workers.generation.decoding import Job, decode
 from grpo.workers.generation.dense_decoder import DenseDecoder, fused_names, supports
 from grpo.workers.generation.engine_weights import EngineWeights
-from grpo.workers.generation.expected_weights import ExpectedWeights
 from grpo.workers.generation.requests import check_requests
 from grpo.workers.generation.stopping import StopStrings
 from grpo.workers.generation.vllm_arguments import context_length
@@ -91,10 +90,6 @@ class HfGenerator:
                 for row in range(position * job.count, (position + 1) * job.count):
                     results[index].append(Completion(*sampled.completion(row), self.weight_version))
         return results
-
-    def expected_weights(self) -> ExpectedWeights:
-        """See `Generator.expected_weights`."""
-        return self._weights.expected
 
     def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
         """Take all weights under their Hugging Face names, tied ones once; on an error the old ones stay.

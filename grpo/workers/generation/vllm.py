@@ -88,10 +88,6 @@ class VllmGenerator:
         sampled = [self.completion(output.outputs[0], self.weight_version) for output in outputs]
         return [sampled[start : start + len(wanted)] for start in range(0, len(sampled), len(wanted))]
 
-    def expected_weights(self) -> ExpectedWeights:
-        """See `Generator.expected_weights`."""
-        return self._expected
-
     def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
         """Take all weights under their Hugging Face names, tied ones once; on an error the old ones stay.
 

@@ -287,7 +287,6 @@ class RayGroup:
     def _fail(
         self, method: str, failures: Mapping[int, Failure | Death], unanswered: tuple[int, ...], deadline_s: float
     ) -> None:
-        self._check_alive(method)  # another call's failure may have ended the group meanwhile
         asked = not failures or any(isinstance(each, Failure) and each.in_collective for each in failures.values())
         diagnoses = self._diagnose([rank for rank in range(self.world_size) if asked and not _dead(failures, rank)])
         places = dict(enumerate(self._places))

@@ -34,10 +34,8 @@ class Refits:
     def residences(self):
         return {"engine_weights": "gpu"}
 
-    def weights_arrived(self, version):
+    def updated(self, version):
         self.arrived.append(version)
-
-    updated = weights_arrived
 
     def refit(self, version, policy=None, engine=None, rank=0):
         self.weight_version = version

@@ -11,6 +11,7 @@ from grpo.workers.generation.factory import make_generator
 from grpo.workers.generation.local import make_local_generator
 from tests.support.generation import make_config
 from tests.support.generator_contract import PROMPTS, GeneratorContract, ids, plain
+from tests.support.refits import refit_into
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
 
@@ -23,7 +24,14 @@ def engine_config(folder: Path, backend: str, *, ranks: int, size: int = 1) -> C
     return config.model_copy(update={"cluster": config.cluster.model_copy(update=cluster)})
 
 
-class TestTwoReplicas(GeneratorContract):
+class RefitContract(GeneratorContract):
+    """New weights come with a refit from this process."""
+
+    def update(self, engine, weights, version):
+        refit_into(engine, weights, version)
+
+
+class TestTwoReplicas(RefitContract):
     @pytest.fixture(scope="class")
     @classmethod
     def started(cls, folder: Path) -> Iterator[EngineGroup]:
@@ -41,7 +49,7 @@ class TestTwoReplicas(GeneratorContract):
         assert ids(engine.generate(prompts, completions, plain(9), seeds)) == ids(expected)
 
 
-class TestTwoRanksOfVllm(GeneratorContract):
+class TestTwoRanksOfVllm(RefitContract):
     @pytest.fixture(scope="class")
     @classmethod
     def started(cls, folder: Path) -> Iterator[EngineGroup]:
