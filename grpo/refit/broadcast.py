@@ -162,9 +162,10 @@ def _group(hello: BroadcastHello, rank: int, address: str, *, on_gpu: bool, dead
         options = ProcessGroupNCCL.Options()
         options._timeout = timeout  # noqa: SLF001 - the constructor has no argument for it
         return ProcessGroupNCCL(store, rank, hello.world_size, options)
-    from torch.distributed import ProcessGroupGloo
+    from torch import distributed
 
-    options = ProcessGroupGloo._Options()  # noqa: SLF001 - no public way to bind to one address
+    gloo: Any = distributed.ProcessGroupGloo
+    options = gloo._Options()  # noqa: SLF001 - no public way to bind to one address
     options._timeout = timeout  # noqa: SLF001
-    options._devices = [ProcessGroupGloo.create_device(hostname=address)]  # noqa: SLF001
-    return ProcessGroupGloo(store, rank, hello.world_size, options)
+    options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001
+    return gloo(store, rank, hello.world_size, options)

@@ -97,14 +97,14 @@ class CudaSlots:
         """For one receiver: of the memory and of the events."""
         from torch.multiprocessing.reductions import reduce_tensor
 
-        memory = [reduce_tensor(flat)[1] for flat in self._flats]
+        memory = [reduce_tensor(flat)[1] for flat in self._flats]  # type: ignore[no-untyped-call]
         return memory, [bytes(event.ipc_handle()) for event in self._filled]
 
     def offer(self, channel: Channel) -> None:
         """Take the events of the receiver at the other end of `channel`; it has the handles already."""
         device = torch.cuda.current_device()
         handles = [channel.receive_bytes(_EVENT_BYTES) for _ in range(COUNT)]
-        self._taken.append([torch.cuda.Event.from_ipc_handle(device, each) for each in handles])
+        self._taken.append([_event_of(device, each) for each in handles])
 
     @classmethod
     def attach(cls, channel: Channel, handles: tuple[list[Any], list[bytes]]) -> CudaSlots:
@@ -116,11 +116,11 @@ class CudaSlots:
         for each in handles[0]:
             arguments = list(each)
             arguments[6] = device  # the sender may number its devices otherwise
-            flats.append(rebuild_cuda_tensor(*arguments))
+            flats.append(rebuild_cuda_tensor(*arguments))  # type: ignore[no-untyped-call]
         taken = [_event() for _ in flats]
         for event in taken:
             channel.send_bytes(bytes(event.ipc_handle()))
-        return cls(flats, [torch.cuda.Event.from_ipc_handle(device, each) for each in handles[1]], [taken])
+        return cls(flats, [_event_of(device, each) for each in handles[1]], [taken])
 
     def flat(self, slot: int) -> Tensor:
         """As `Slots.flat`."""
@@ -153,3 +153,8 @@ def _event() -> Any:
     event = torch.cuda.Event(interprocess=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
+
+
+def _event_of(device: int, handle: bytes) -> Any:
+    """The event of another process."""
+    return torch.cuda.Event.from_ipc_handle(device, handle)  # type: ignore[no-untyped-call]
