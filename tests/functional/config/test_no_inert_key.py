@@ -44,7 +44,7 @@ RUNS = {
     "packing": ["policy.sequence_packing.enabled=true"],
     "dynamic batching": ["policy.dynamic_batching.enabled=true"],
     "vllm": ["policy.generation.backend=vllm"],
-    "ray": ["cluster.launcher=ray"],
+    "ray": ["cluster.launcher=ray", "cluster.cpu_engine_ranks=2"],
     "saves in the background": ["checkpointing.async_save=true"],
     "async": [
         "policy.generation.backend=vllm", "cluster.launcher=ray", "policy.generation.colocated.enabled=false",
