@@ -47,6 +47,7 @@ def refits(
         yield RefitSession(
             policy, policy.workers if isinstance(policy, PolicyGroup) else InProcessGroup(lambda: source), engine,
             engine.workers, settings=settings(config), colocated=config.policy.generation.colocated.enabled,
+            beside=isinstance(engine, StreamGroup),
         )  # fmt: skip
     finally:
         if source is not None:

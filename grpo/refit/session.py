@@ -51,6 +51,7 @@ class RefitSession:
         *,
         settings: Settings,
         colocated: bool,
+        beside: bool = False,
     ) -> None:
         """Nothing is made ready before the first refit.
 
@@ -61,9 +62,10 @@ class RefitSession:
             targets: its ranks, `RefitTarget`s.
             settings: for both sides.
             colocated: policy and engine share their devices.
+            beside: the engine's ranks answer other calls while they receive.
         """
         self._policy, self._sources, self._engine, self._targets = policy, sources, engine, targets
-        self._settings, self._colocated = settings, colocated
+        self._settings, self._colocated, self._beside = settings, colocated, beside
         self._agreement: _Agreement | None = None
         self._delivered: int | None = None  # what this object has sent: an engine's own first weights may be others
         self._measured: dict[str, float] = {}
@@ -106,9 +108,8 @@ class RefitSession:
 
     def _send(self, agreement: _Agreement, version: int, timer: PhaseTimer) -> None:
         started = perf_counter()
-        sent, received = wait(
-            [self._sources.begin_all("refit_send", version), self._targets.begin_all("refit_receive", version)]
-        )
+        receiving = self._targets.begin_all("refit_receive", version, beside=self._beside)
+        sent, received = wait([self._sources.begin_all("refit_send", version), receiving])
         seconds = perf_counter() - started
         for rank, (source, arrived) in enumerate(zip(agreement.plan.source_of, received, strict=True)):
             check_arrival(agreement.manifest, sent[source], arrived, engine=f"engine rank {rank}")

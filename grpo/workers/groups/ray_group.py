@@ -86,6 +86,11 @@ class RayGroup:
         return self._dispatches
 
     @property
+    def ended(self) -> bool:
+        """As `WorkerGroup.ended`."""
+        return self._ended
+
+    @property
     def hosts(self) -> list[str]:
         """As `WorkerGroup.hosts`."""
         return [place.host for place in self.places]
@@ -102,21 +107,21 @@ class RayGroup:
 
     def call_all(self, method: str, *arguments: object, deadline_s: float | None = None) -> list[Any]:
         """As `WorkerGroup.call_all`; the arguments are put into the object store once."""
-        return self._begin_all(method, arguments, deadline_s)()
+        return self._begin_all(method, arguments, deadline_s, thread=None)()
 
     def call_each(
         self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None
     ) -> list[Any]:
         """As `WorkerGroup.call_each`."""
-        return self._begin(method, arguments, deadline_s)()
+        return self._begin(method, arguments, deadline_s, thread=None)()
 
-    def begin_all(self, method: str, *arguments: object, deadline_s: float | None = None) -> Call:
+    def begin_all(self, method: str, *arguments: object, deadline_s: float | None = None, beside: bool = False) -> Call:
         """As `WorkerGroup.begin_all`."""
-        return Call(self, self._begin_all(method, arguments, deadline_s))
+        return Call(self, self._begin_all(method, arguments, deadline_s, thread=_BESIDE if beside else None))
 
     def begin_each(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None) -> Call:
         """As `WorkerGroup.begin_each`."""
-        return Call(self, self._begin(method, arguments, deadline_s))
+        return Call(self, self._begin(method, arguments, deadline_s, thread=None))
 
     def call_one(self, rank: int, method: str, *arguments: object, deadline_s: float | None = None) -> Any:
         """As `WorkerGroup.call_one`."""
@@ -215,22 +220,24 @@ class RayGroup:
         return [answers[rank] for rank in sorted(answers)]
 
     def _begin_all(
-        self, method: str, arguments: tuple[object, ...], deadline_s: float | None
+        self, method: str, arguments: tuple[object, ...], deadline_s: float | None, *, thread: str | None
     ) -> Callable[[], list[Any]]:
         import ray
 
         self._check_alive(method)
         shared = ray.put(arguments) if arguments else ()
-        return self._begin(method, [shared] * self.world_size, deadline_s)
+        return self._begin(method, [shared] * self.world_size, deadline_s, thread=thread)
 
-    def _begin(self, method: str, arguments: Sequence[Any], deadline_s: float | None) -> Callable[[], list[Any]]:
+    def _begin(
+        self, method: str, arguments: Sequence[Any], deadline_s: float | None, *, thread: str | None
+    ) -> Callable[[], list[Any]]:
         """Ask all ranks; what is returned waits for their answers, until the deadline that begins now."""
         self._check_alive(method)
         assert len(arguments) == self.world_size, (len(arguments), self.world_size)
         limit = deadline_s or self._deadline_s
         ends = time.monotonic() + limit
         references = {
-            actor.call.remote(method, own, limit + GRACE_SECONDS): rank
+            actor.call.options(concurrency_group=thread).remote(method, own, limit + GRACE_SECONDS): rank
             for rank, (actor, own) in enumerate(zip(self._actors, arguments, strict=True))
         }
 

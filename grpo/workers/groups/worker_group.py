@@ -19,6 +19,11 @@ class WorkerGroup(Protocol):
     def world_size(self) -> int: ...
 
     @property
+    def ended(self) -> bool:
+        """Whether no calls can be made any more, after `shutdown` or a failure."""
+        ...
+
+    @property
     def hosts(self) -> list[str]:
         """The name of each rank's machine."""
         ...
@@ -47,8 +52,11 @@ class WorkerGroup(Protocol):
         """Call a method of one rank."""
         ...
 
-    def begin_all(self, method: str, *arguments: object, deadline_s: float | None = None) -> Call:
-        """As `call_all`, but return at once; `calls.wait` has the answers. Other groups may be asked meanwhile."""
+    def begin_all(self, method: str, *arguments: object, deadline_s: float | None = None, beside: bool = False) -> Call:
+        """As `call_all`, but return at once; `calls.wait` has the answers. Other groups may be asked meanwhile.
+
+        With `beside` it runs on a thread of its own in every rank, and does not wait for other calls.
+        """
         ...
 
     def begin_each(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None) -> Call:
@@ -77,6 +85,11 @@ class InProcessGroup:
     @property
     def world_size(self) -> int:
         return 1
+
+    @property
+    def ended(self) -> bool:
+        """As `WorkerGroup.ended`."""
+        return self._worker is None
 
     @property
     def hosts(self) -> list[str]:
@@ -116,8 +129,9 @@ class InProcessGroup:
             finally:
                 dispatch.rank_seconds = [perf_counter() - started]
 
-    def begin_all(self, method: str, *arguments: object, deadline_s: float | None = None) -> Call:
+    def begin_all(self, method: str, *arguments: object, deadline_s: float | None = None, beside: bool = False) -> Call:
         """As `WorkerGroup.begin_all`, on a thread of its own."""
+        del beside
         return Call(self, lambda: self.call_all(method, *arguments, deadline_s=deadline_s))
 
     def begin_each(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None) -> Call:
