@@ -20,9 +20,9 @@ class Checksums:
         self._sums: dict[int, Tensor] = {}
 
     def add(self, index: int, flat: Tensor) -> None:
-        """Take up a bucket's content, [n] uint8 with whole 32-bit words, if it is one of those to check."""
+        """Take up a bucket's content, [n] uint8 with whole 64-bit words, if it is one of those to check."""
         if index in self._chosen:
-            self._sums[index] = flat.view(torch.int32).sum(dtype=torch.int64)
+            self._sums[index] = flat.view(torch.int64).sum()  # modulo 2^64
 
     def values(self) -> dict[int, int]:
         """By bucket; waits for the device."""

@@ -78,23 +78,25 @@ class Manifest:
 
     @classmethod
     def of(cls, weights: Iterable[Weight], bucket_bytes: int) -> Manifest:
-        """Fill buckets up to `bucket_bytes`; a larger tensor is one by itself.
+        """Fill buckets up to `bucket_bytes`, or to the size of the largest tensor: all have memory for that.
 
         Raises:
             RefitError: a name comes twice.
         """
+        every = list(weights)
+        most = max([bucket_bytes, *(_aligned(weight.nbytes) for weight in every)])
         held: list[list[Weight]] = []
         free, seen = 0, set()
-        for weight in weights:
+        for weight in every:
             if weight.name in seen:
                 raise RefitError(f"the policy exports {weight.name} twice")
             seen.add(weight.name)
             size = _aligned(weight.nbytes)
             if size > free or not held:
                 held.append([])
-                free = bucket_bytes
+                free = most
             held[-1].append(weight)
-            free = max(0, free - size)
+            free -= size
         return cls(tuple(Bucket(index, tuple(each)) for index, each in enumerate(held)))
 
     @cached_property

@@ -55,7 +55,7 @@ class Refit(Section):
     """How new weights travel to engines in processes of their own."""
 
     bucket_bytes: int = Field(
-        256 << 20, gt=0, description="sent at a time, a larger tensor by itself; each side holds two of them"
+        256 << 20, gt=0, description="sent at a time, or as much as the largest tensor has; there are two such buffers"
     )
     checksum: Literal["full", "sampled", "off"] = Field(
         "sampled",

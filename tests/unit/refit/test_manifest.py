@@ -13,13 +13,13 @@ def plan(weights, bucket_bytes):
     return [[each.name for each in bucket.weights] for bucket in Manifest.of(weights, bucket_bytes).buckets]
 
 
-def test_buckets_hold_consecutive_tensors_up_to_their_size_and_a_larger_one_alone():
-    weights = [weight("a", 4), weight("b", 8), weight("c", 4), weight("large", 100), weight("d", 1), weight("e", 1)]
-    assert plan(weights, 48) == [["a", "b"], ["c"], ["large"], ["d", "e"]]
-    assert plan(weights, 1) == [[each.name] for each in weights]
+def test_buckets_hold_consecutive_tensors_up_to_their_size_or_that_of_the_largest():
+    weights = [weight("a", 4), weight("b", 8), weight("c", 4), weight("d", 12), weight("e", 1), weight("f", 1)]
+    assert plan(weights, 64) == [["a", "b", "c"], ["d", "e"], ["f"]]
+    assert plan(weights, 1) == plan(weights, 48) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
     assert plan(weights, 1 << 20) == [[each.name for each in weights]]
     assert plan([], 48) == []
-    assert plan([weight("empty", 0, 3), weight("a", 4)], 1) == [["empty"], ["a"]]
+    assert plan([weight("empty", 0, 3), weight("a", 4)], 1) == [["empty", "a"]]
 
 
 def test_tensors_start_at_multiples_of_sixteen_bytes_and_fill_what_they_need():
