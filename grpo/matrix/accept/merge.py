@@ -17,6 +17,9 @@ _UNITS = (
     ("memory/", "GiB"),
     ("performance/mfu", "of the peak"),
     ("performance/training_tflops", "TFLOP/s"),
+    ("performance/refit_gib", "GiB"),
+    ("performance/refit_gbps", "GB/s"),
+    ("performance/refit_messages", "messages"),
     ("performance/", "tokens/s"),
 )
 _DIGITS = 6

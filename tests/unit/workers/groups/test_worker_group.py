@@ -3,6 +3,7 @@ import platform
 import pytest
 
 from grpo.errors import GenerationError, WorkerError
+from grpo.workers.groups.calls import wait
 from grpo.workers.groups.worker_group import InProcessGroup, WorkerGroup
 from tests.support.group_workers import Ranked
 
@@ -28,6 +29,16 @@ def test_what_is_called_beside_is_not_counted(group):
     with pytest.raises(GenerationError, match="rather not"):
         group.call_beside("refuse_at", 0)
     assert group.dispatches.take()["dispatches"] == 0
+
+
+def test_calls_that_were_begun_are_waited_for_together(group):
+    other = InProcessGroup(Ranked)
+    begun = [group.begin_all("add", 1, 2), other.begin_each("add", [(3, 4)]), other.begin_all("add", 5, 6, beside=True)]
+    assert wait(begun) == [[(0, 3)], [(0, 7)], [(0, 11)]]
+    with pytest.raises(GenerationError, match="rather not"):
+        wait([group.begin_all("add", 1, 2), other.begin_all("refuse_at", 0)])
+    assert group.ended
+    assert other.ended
 
 
 def test_exceptions_pass_as_they_are(group):
