@@ -3,11 +3,9 @@
 import json
 import shutil
 import signal
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
 from slurm_pytest_plugin import Limits
@@ -186,7 +184,7 @@ def test_a_run_goes_on_where_it_was_when_its_node_was_lost(cluster, jobs):
     for path in scratch_of(outcome.jobs[0]):
         assert node in path.name
         shutil.rmtree(path)  # as a boot would
-    run = read_run(folder / "run")
+    run = read_run(outcome.folder / "run")
     assert run.manifest.resumes
     assert run.steps == list(range(1, LOST_STEPS + 1))
 
