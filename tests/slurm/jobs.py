@@ -83,13 +83,13 @@ def faulty(folder: Path, fault: str) -> dict[str, object]:
 
 
 def paced(name: str, seconds: float):
-    """22 small steps, 16 samples each, which a verifier of one process answers after so many seconds."""
+    """25 small steps, 16 samples each, which a verifier of one process answers after so many seconds."""
     small = ["grpo.num_prompts_per_step=4", "grpo.num_generations_per_prompt=4", "policy.train_global_batch_size=16",
              "policy.train_micro_batch_size=16", "policy.logprob_batch_size=16"]  # fmt: skip
     checks = MATRIX.case("tiny-hf").checks.model_copy(
         update={"bounds": {}, "against_reference": ["timing/total", "timing/rewards"]}
     )
-    return matrix_job(name, more=[late(seconds), *small], steps=22, warmup_steps=2, checks=checks, max_runs=1)
+    return matrix_job(name, more=[late(seconds), *small], steps=25, checks=checks, max_runs=1)
 
 
 def once_more(outcomes):
