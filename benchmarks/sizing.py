@@ -144,7 +144,9 @@ def splitting(ranks: Iterable[int]) -> list[Row]:
         lengths = [min(4096, 200 + int(rng.expovariate(1 / 400))) for _ in range(SEQUENCES * count)]
         work = [float(each) for each in lengths]
         planning = Packed(8192, "modified_first_fit_decreasing", 1)
-        rows.append({"ranks": count, "seconds": timed(lambda a=lengths, b=work, c=planning, d=count: plan_ranks(a, b, c, d), 1)})
+        rows.append(
+            {"ranks": count, "seconds": timed(lambda a=lengths, b=work, c=planning, d=count: plan_ranks(a, b, c, d), 1)}
+        )
     return rows
 
 
@@ -219,7 +221,12 @@ def measure(names: Sequence[str]) -> dict[str, list[Row]]:
 
 def table(title: str, rows: Sequence[Row]) -> str:
     names = list(rows[0])
-    lines = [f"## {title}", "", "| " + " | ".join(name.replace("_", " ") for name in names) + " |", "|" + "---|" * len(names)]
+    lines = [
+        f"## {title}",
+        "",
+        "| " + " | ".join(name.replace("_", " ") for name in names) + " |",
+        "|" + "---|" * len(names),
+    ]
     lines += ["| " + " | ".join(f"{row[name]:.4g}" for name in names) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from slurm_pytest_plugin import Place
+from slurm_pytest_plugin import classify as classify_job
+from slurm_pytest_plugin import read_result as read_job_result
 from slurm_pytest_plugin.script import render as render_files
 
 from grpo.errors import EXIT_REQUEUE, MatrixError
@@ -309,6 +311,14 @@ def test_nodes_that_fail_their_check_or_the_canary_fail_the_job_as_infra(tmp_pat
     result = result_of(job_dir)
     assert (result["stage"], result["step"], result["exit_code"]) == ("setup", step, None)
     assert (result["failure"], result["exclude"]) == ("infra", exclude)
+
+
+def test_a_canary_that_is_killed_says_nothing_of_the_nodes(tmp_path):
+    process, job_dir = run_script(tmp_path, "print('trained')", canary=137)
+    process.communicate(timeout=60)
+    result = result_of(job_dir)
+    assert (result["stage"], result["exit_code"], result["failure"]) == ("setup", 137, None)
+    assert classify_job("FAILED", read_job_result(job_dir)) == "out_of_memory"
 
 
 def test_a_canary_that_passes_goes_before_the_trainer(tmp_path):
