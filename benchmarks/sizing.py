@@ -1,8 +1,8 @@
 """What grows with the number of nodes and ranks, measured on one machine: `nox -s bench -- sizing`.
 
-Ray nodes are pretended ones, whose raylets share this machine: what they cost themselves is each real node's own business,
-and what they cost the head is told apart. Ranks are stand-ins: a few processes answer for all of them, so that the
-driver's own work remains. Everything else is the trainer's own code with the sizes of that many ranks.
+Ray nodes are pretended ones, whose raylets share this machine: what they cost themselves is each real node's own
+business, and what they cost the head is told apart. Ranks are stand-ins: a few processes answer for all of them, so that
+the driver's own work remains. Everything else is the trainer's own code with the sizes of that many ranks.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def dispatch(ranks: Iterable[int]) -> list[Row]:
     me = psutil.Process()
     for count in ranks:
         group: Any = object.__new__(RayGroup)
-        group._actors = [actors[rank % STAND_INS] for rank in range(count)]
-        group._dispatches, group._places, group._ended, group._name = Dispatches(), [None] * count, False, "stand-ins"
-        group._deadline_s = 600.0
-        group._reservation = argparse.Namespace(world_size=count)
+        vars(group).update(
+            _actors=[actors[rank % STAND_INS] for rank in range(count)], _dispatches=Dispatches(),
+            _places=[None] * count, _ended=False, _name="stand-ins", _deadline_s=600.0,
+            _reservation=argparse.Namespace(world_size=count),
+        )  # fmt: skip
         group.call_all("step")
         before, calls = me.cpu_times(), 3
         seconds = timed(lambda group=group: group.call_all("step"), calls)
@@ -174,7 +175,7 @@ def metrics(ranks: Iterable[int]) -> list[Row]:
 
 
 def checkpoint(ranks: Iterable[int]) -> list[Row]:
-    """What the driver does with what all ranks have written: merge, check that nothing is missing, write the manifest."""
+    """What the driver does with what all ranks have written: merge, check that all is there, write the manifest."""
     from grpo.checkpoint.manifest import FileEntry, Manifest, PieceEntry, Shards, TensorEntry, merged
 
     rows = []
