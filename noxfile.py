@@ -241,12 +241,18 @@ def train(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Speed against something else in the same go: `-- peers` (TRL, two environments), `-- checkpoint` (the disk)."""
+    """Speed against something else in the same go: `-- peers` (TRL, two environments), `-- checkpoint` (the disk).
+
+    `-- sizing` says what grows with the number of nodes and ranks.
+    """
     if session.posargs[:1] == ["checkpoint"]:
         run_in(session, "core", "python", "-m", "benchmarks.checkpoint", *session.posargs[1:])
         return
+    if session.posargs[:1] == ["sizing"]:
+        run_in(session, "cpu", "python", "-m", "benchmarks.sizing", *session.posargs[1:])
+        return
     if session.posargs[:1] != ["peers"]:
-        session.error("which benchmark? there are: peers, checkpoint")
+        session.error("which benchmark? there are: peers, checkpoint, sizing")
     ours, theirs = (environment(session, stack) / "python" for stack in ("cpu", "peers"))
     run_in(
         session,

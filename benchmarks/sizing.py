@@ -1,8 +1,8 @@
 """What grows with the number of nodes and ranks, measured on one machine: `nox -s bench -- sizing`.
 
 Ray nodes are pretended ones, whose raylets share this machine: what they cost themselves is each real node's own
-business, and what they cost the head is told apart. Ranks are stand-ins: a few processes answer for all of them, so that
-the driver's own work remains. Everything else is the trainer's own code with the sizes of that many ranks.
+business, and what they cost the head is told apart. Ranks are stand-ins: a few processes answer for all of them, so
+that the driver's own work remains. Everything else is the trainer's own code with the sizes of that many ranks.
 """
 
 from __future__ import annotations
