@@ -134,7 +134,9 @@ def test_a_run_that_is_slow_on_purpose_fails_by_the_phase_that_is(jobs):
 def test_a_step_that_does_not_end_ends_the_job_with_its_stacks(jobs):
     outcome, verdict = jobs.end("stuck")
     assert (verdict.outcome, verdict.failure, outcome.result.exit_code) == ("fail", "crash", 1)
-    assert "step_timeout_s" in outcome.tail(400)
+    said = outcome.tail(400)
+    assert "Timeout (0:00:0" in said
+    assert "grpo/rewards/pool.py" in said  # where it was
 
 
 def test_a_job_that_waits_too_long_is_of_the_class_queue(cluster, tmp_path):

@@ -193,6 +193,8 @@ import os, sys
 if sys.argv[1:4] == ["-m", "grpo", "canary"]:
     if {slow!r}:
         open(sys.argv[sys.argv.index("--bad") + 1], "w").write({slow!r})
+    if {canary} == 137:
+        os.kill(os.getpid(), 9)
     sys.exit({canary})
 if sys.argv[1:3] == ["-m", "grpo.matrix.slurm.node"]:
     name = sys.argv[sys.argv.index("--name") + 1] if "--name" in sys.argv else ""
