@@ -65,8 +65,8 @@ def _together(place: Place, disk: Path) -> dict[str, Any] | None:
         own |= measure_links(ranks, hosts)
         if place.local_rank == 0:
             own["disk"] = write_rate(disk)
-        of_all = ranks.gather(own)
-    return assemble(of_all, device.type, nccl) if place.rank == 0 else None
+        of_all = ranks.collect(own)
+    return None if of_all is None else assemble(of_all, device.type, nccl)
 
 
 def _host() -> str:
