@@ -6,6 +6,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from slurm_pytest_plugin import Limits
@@ -121,6 +122,8 @@ def test_a_run_that_is_slow_on_purpose_fails_by_the_phase_that_is(jobs):
     ready["source"] |= {"runs": [f"run-{number}" for number in range(5)], "nodes": ready["source"]["nodes"][:1]}
     for figure in ready["values"].values():
         figure["spread"] = 0.02
+    rss = [record["memory/rss_gib"] for record in read_run(normal.folder / "run").metrics]
+    assert max(rss[-5:]) < 1.1 * max(rss[5:10]), rss
     slow, before = jobs.end("slow")
     matrix = replace(MATRIX, references={(PARTITION, "slow"): Reference.model_validate(ready)})
     verdict = verdict_of(matrix, jobs.cases["slow"], PARTITION, slow)
@@ -153,6 +156,7 @@ def test_nodes_that_do_not_join_or_come_late_and_a_worker_that_is_killed(jobs):
     assert (outcome.attempts, outcome.excluded) == (2, (marked(outcome, "ray"),)), outcome.sentence
     assert (verdict.outcome, verdict.failure) == ("fail", "crash"), verdict.sentence
     job_id, workers = jobs.done["killed"]
+    assert processes_of(job_id) == []
     assert workers == [1, 1]
     assert "rank" in outcome.tail(60)
     assert not scratch_of(job_id)
@@ -161,6 +165,23 @@ def test_nodes_that_do_not_join_or_come_late_and_a_worker_that_is_killed(jobs):
 def marked(outcome, fault):
     """The node that was made to fail."""
     return (outcome.folder.parents[2] / f"{fault}-marks" / "bad").read_text().strip()
+
+
+def processes_of(job_id):
+    """What is left of a job; its end is a matter of moments."""
+    for _ in range(100):
+        left = [process for process in psutil.process_iter() if environ_of(process).get("SLURM_JOB_ID") == job_id]
+        if not left:
+            break
+        psutil.wait_procs(left, timeout=1)
+    return left
+
+
+def environ_of(process):
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
 
 
 def scratch_of(job_id):
