@@ -105,7 +105,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket=$state/munge/munge.socket,cred_expire=5
+AuthInfo=socket=$state/munge/munge.socket,cred_expire=15
 StateSaveLocation=$state/ctld
 SlurmdSpoolDir=$state/spool/%n
 SlurmctldPidFile=$state/run/slurmctld.pid
@@ -128,7 +128,8 @@ SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0
 SlurmdParameters=config_overrides
 GresTypes=gpu
 ReturnToService=2
-SlurmdTimeout=10
+SlurmdTimeout=30
+MessageTimeout=30
 MinJobAge=86400
 FirstJobId=$(($(date +%s) / 10 % 60000000))
 KillWait=3
@@ -178,7 +179,7 @@ start_munge() {
       --pid-file="$state/run/munged.pid" --log-file="$state/log/munged.log" --seed-file="$state/munge/munged.seed" ||
       die "munged did not start ($state/log/munged.log)"
   fi
-  wait_for 10 munged munge -S "$state/munge/munge.socket" -n
+  wait_for 60 munged munge -S "$state/munge/munge.socket" -n
 }
 
 start_accounting() {
@@ -210,7 +211,7 @@ start_slurm() {
     need_port "$port"
     slurmctld -f "$SLURM_CONF" || die "slurmctld did not start ($state/log/slurmctld.log)"
   fi
-  wait_for 20 slurmctld scontrol ping
+  wait_for 60 slurmctld scontrol ping
   for ((i = 1; i <= nodes; i++)); do
     ours "slurmd-$prefix$i" && continue
     need_port $((port + i))
@@ -231,12 +232,12 @@ nodes_are_up() {
 
 wait_for_nodes() {
   local tick
-  for ((tick = 0; tick < 60; tick++)); do
+  for ((tick = 0; tick < 240; tick++)); do
     nodes_are_up && return
     sleep 0.25
   done
   timeout 5 sinfo -N -o '%N %T %E' >&2
-  die "the nodes are not up after 15 s (logs: $state/log)"
+  die "the nodes are not up after a minute (logs: $state/log)"
 }
 
 mkdir -p "$1"

@@ -24,7 +24,8 @@ SCRIPTS = ROOT / "ci" / "slurm"
 MATRIX = load_matrix(ROOT / "matrices")
 PARTITION = "cpu-local"
 # Of a machine that others use as well: what is waited for takes minutes there, and nothing is measured in seconds.
-LIMITS = Limits(queue=1500, grace=300, poll=0.5)
+LIMITS = Limits(queue=3000, grace=300, poll=0.5)
+GENEROUS = "00:25:00"  # of every job but one
 UNTIL_SECONDS = 600
 NODES, SPARE = 4, 3  # the spare ones are for jobs that lose their node, or wait for a clock
 
@@ -139,6 +140,7 @@ class Jobs:
 def matrix_job(name: str, base: str = "tiny-hf", *, more=(), options=(), partition=None, max_runs=None, **changes):
     """A case of the matrix, changed, and its job."""
     case = MATRIX.case(base)
+    changes = {"time_limit": GENEROUS, **changes}
     case = case.model_copy(update={"id": name, "overrides": [*case.overrides, *more], **changes})
     site = MATRIX.partition(PARTITION).model_copy(update=partition or {})
     matrix = replace(MATRIX, partitions={**MATRIX.partitions, PARTITION: site})

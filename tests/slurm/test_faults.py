@@ -17,7 +17,7 @@ from grpo.telemetry.reader import read_run
 from tests.slurm.conftest import MATRIX, PARTITION, Cluster, matrix_job, submit
 from tests.slurm.jobs import LOST_STEPS, REQUEUES, SLOW_SECONDS, shell
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(3600)
 
 
 @pytest.mark.jobs("crash")

@@ -7,7 +7,7 @@ import pytest
 from tests.slurm.conftest import MATRIX
 from tests.slurm.jobs import QUICK_TWINS, TWINS
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(3600)
 
 
 def marks_of(name):
