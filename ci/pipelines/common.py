@@ -22,7 +22,7 @@ QUEUE_MINUTES = 120  # that a job of a cluster may wait
 REPORTS = "reports"
 SLURM = "nox -s slurm"
 SLURM_NIGHTLY = 'nox -s slurm -- -m "" tests/slurm'
-NIGHTLY_SLURM_MINUTES = 30.0
+NIGHTLY_SLURM_MINUTES = 60.0
 
 
 def as_root(command: str, dollar: str = "$") -> str:
