@@ -331,7 +331,7 @@ def test_a_case_that_asks_for_more_runs_is_tested_by_all_of_them_also_afterwards
         def test_case(slurm_case):
             outcome = slurm_case.check()
             runs = [*outcome.earlier, outcome]
-            assert [run.folder.joinpath("figure").read_text().strip() for run in runs] == ["1\\n", "2\\n", "3\\n"]
+            assert [run.folder.joinpath("figure").read_text().strip() for run in runs] == ["1", "2", "3"]
         """
     )
     result = run(project, "--executor=local", "--run-id=mine")
