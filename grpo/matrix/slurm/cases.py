@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from grpo.errors import EXIT_REQUEUE, MatrixError, SlurmError, TelemetryError
 from grpo.matrix.judge import JobOutcome, Verdict
-from grpo.matrix.judge.several import DECIDING
+from grpo.matrix.judge.several import DECIDING, OUTSIDE_RULE
 from grpo.matrix.load import Matrix
 from grpo.matrix.resolve import resolve_case
 from grpo.matrix.run import judge_directories
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _START_SECONDS = 600  # of a job on GPUs, for the expectation alone
 _TOTAL = "timing/total"
-_OUTSIDE_RULE = 4  # of the rules of judgement: the others are of the machine
 
 
 def require_plugin() -> None:
@@ -119,7 +118,7 @@ def further_runs(
         # A case in quarantine decides nothing, however often it runs.
         if rerun is None or case.id in matrix.quarantine.cases:
             return None
-        if rerun.rule == _OUTSIDE_RULE:
+        if rerun.rule == OUTSIDE_RULE:
             return slurm.More(rerun.reason)
         return slurm.More(rerun.reason, rerun.exclude, elsewhere=False, infra=True)
 
