@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 RANKS = (8, 32, 128, 512, 2048)
+PIECES_OF_RANKS = (8, 32, 128)  # of a checkpoint: linear, and a gigabyte of memory at four times the last
 RAY_NODES = (1, 2, 4, 8, 16)
 ACTORS = (8, 16, 32)
 STAND_INS = 2  # processes that answer for all ranks
@@ -216,7 +217,7 @@ def measure(names: Sequence[str]) -> dict[str, list[Row]]:
     if "metrics" in names:
         found["ranks.jsonl"] = metrics(RANKS)
     if "checkpoint" in names:
-        found["checkpoint"] = checkpoint(RANKS)
+        found["checkpoint"] = checkpoint(PIECES_OF_RANKS)
     return found
 
 
