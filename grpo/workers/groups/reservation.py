@@ -15,7 +15,7 @@ from grpo.workers.groups.ray_session import Node, RaySession
 
 _POLL_SECONDS = 0.2
 _BUSY_SECONDS = 10.0  # what an ended group had held comes back within a second or two
-_COLOCATED_SHARE = 0.5  # the engine has the other half of rank 0's
+_SMALLEST_SHARE = 10_000  # Ray counts resources in parts so small
 _NODE_LABEL = "ray.io/node-id"
 _Answer = TypeVar("_Answer")
 
@@ -30,6 +30,32 @@ class Slot:
     node_rank: int
     local_rank: int
     local_world_size: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """Places of a reservation for the ranks of one group; several groups may have the same ones."""
+
+    reservation: Reservation
+    bundles: tuple[int, ...]  # of the reservation's ranks, by the group's
+    share: float  # of what is reserved there, for each rank
+
+    @property
+    def session(self) -> RaySession:
+        return self.reservation.session
+
+    @property
+    def world_size(self) -> int:
+        return len(self.bundles)
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Where the ranks run, counted within the group."""
+        return _slots([self.reservation.slots[bundle] for bundle in self.bundles])
+
+    def options(self, rank: int) -> dict[str, Any]:
+        """As `Reservation.options`."""
+        return self.reservation.options(self.bundles[rank], share=self.share)
 
 
 def assign(
@@ -105,13 +131,14 @@ class Reservation:
         self.slots = _slots(chosen)
         self._group: Any = self._reserve(deadline_s)
 
-    def options(self, rank: int) -> dict[str, Any]:
-        """Of a Ray actor that is to run where `rank` runs."""
+    def options(self, rank: int, *, share: float | None = None) -> dict[str, Any]:
+        """Of a Ray actor that is to run where `rank` runs; `share`: of its resources, None: the reservation's."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+        part = self._share if share is None else share
         return {
-            "num_cpus": self._need["CPU"] * self._share,
-            "num_gpus": self._need.get("GPU", 0.0) * self._share,
+            "num_cpus": self._need["CPU"] * part,
+            "num_gpus": self._need.get("GPU", 0.0) * part,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(
                 placement_group=self._group, placement_group_bundle_index=rank
             ),
@@ -167,7 +194,7 @@ class Reservation:
         return group
 
 
-def _slots(chosen: Sequence[Node]) -> list[Slot]:
+def _slots(chosen: Sequence[Node | Slot]) -> list[Slot]:
     order = list(dict.fromkeys(node.node_id for node in chosen))
     slots: list[Slot] = []
     for rank, node in enumerate(chosen):
@@ -201,8 +228,16 @@ def _amounts(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{resources.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))
 
 
+@dataclass(frozen=True)
+class Rooms:
+    """Of a run: where the ranks of its policy go, and those of its engines."""
+
+    policy: Room
+    engines: Room
+
+
 @contextmanager
-def reserved_for(config: Config) -> Iterator[Reservation | None]:
+def reserved_for(config: Config) -> Iterator[Rooms | None]:
     """Ray and room in it for all that `config` runs in workers; None with `cluster.launcher=in_process`.
 
     Raises:
@@ -212,13 +247,44 @@ def reserved_for(config: Config) -> Iterator[Reservation | None]:
     if cluster.launcher != "ray":
         yield None
         return
-    ranks, gpus = layout(config).training_gpus, cluster.gpus_per_node
+    ranks, gpus = cluster.num_nodes * cluster.gpus_per_node or cluster.cpu_ranks, cluster.gpus_per_node
     per_node = ranks // cluster.num_nodes if cluster.num_nodes > 1 else None
     with (
         RaySession(address=cluster.ray_address, cpus=ranks, gpus=gpus) as session,
         Reservation(
-            session, ranks, gpus_per_worker=min(1, gpus), ranks_per_node=gpus or per_node, share=_COLOCATED_SHARE,
+            session, ranks, gpus_per_worker=min(1, gpus), ranks_per_node=gpus or per_node,
             nodes=cluster.num_nodes, join_deadline_s=cluster.join_timeout_s, deadline_s=cluster.worker_timeout_s,
         ) as reservation,
     ):  # fmt: skip
-        yield reservation
+        yield divided(reservation, config)
+
+
+def divided(reservation: Reservation, config: Config) -> Rooms:
+    """A reservation between policy and engines.
+
+    Colocated engine rank e has the place of policy rank e, and half of it. Engines of their own have the last GPUs. A
+    run on CPUs has nothing to divide: its engines lie beside the training ranks in turn, each engine on one node.
+    """
+    ranks = layout(config)
+    training, places = range(ranks.training_gpus), range(reservation.world_size)
+    if config.cluster.gpus_per_node:
+        engines = places[-ranks.generation_gpus :]
+    else:
+        engines = _beside(reservation.slots, ranks.engines, ranks.engine_parallel_size)
+    most = max(engines.count(place) + (place in training) for place in places)
+    share = _SMALLEST_SHARE // most / _SMALLEST_SHARE
+    return Rooms(Room(reservation, tuple(training), share), Room(reservation, tuple(engines), share))
+
+
+def _beside(slots: Sequence[Slot], engines: int, size: int) -> list[int]:
+    """For each rank of `engines` of `size` the place that it has: node after node, and in turn within a node."""
+    nodes = [
+        [slot.rank for slot in slots if slot.node_rank == node] for node in sorted({slot.node_rank for slot in slots})
+    ]
+    taken = dict.fromkeys(range(len(nodes)), 0)
+    places: list[int] = []
+    for engine in range(engines):
+        node = engine % len(nodes)
+        places += [nodes[node][(taken[node] + rank) % len(nodes[node])] for rank in range(size)]
+        taken[node] += size
+    return places
