@@ -12,7 +12,12 @@ from grpo.workers.generation.local import make_local_generator
 from tests.support.generation import make_config
 from tests.support.generator_contract import PROMPTS, GeneratorContract, ids, plain
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.usefixtures("shared_ray"),
+]
 
 
 def engine_config(folder: Path, backend: str, *, ranks: int, size: int = 1) -> Config:
