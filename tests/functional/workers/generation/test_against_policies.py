@@ -40,9 +40,7 @@ def folder(tmp_path_factory) -> Path:
 def engine(request, folder) -> Iterator[Generator]:
     started = make_local_generator(make_config(folder, backend=request.param), folder)
     yield started
-    shutdown = getattr(started, "shutdown", None)
-    if shutdown is not None:
-        shutdown()
+    started.shutdown()
 
 
 def trained_policy(folder, backend, temperature, precision="float32"):
