@@ -44,13 +44,13 @@ class Engines:
         return self._answers(self.workers.call_each(method, of_ranks))
 
     def shutdown(self, *, at_once: bool) -> None:
-        """End all ranks, after their engines unless `at_once`; more than once does no harm."""
+        """End all ranks, after their engines unless `at_once` or they have failed; more than once does no harm."""
         if not self._alive:
             return
         self._alive = False
         with self._held:
             try:
-                if not at_once:
+                if not (at_once or self.workers.ended):
                     self.workers.call_all("shutdown", deadline_s=STOP_SECONDS)
             finally:
                 self.workers.shutdown()

@@ -25,8 +25,8 @@ from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingPa
 
 _STREAM, _BATCH = "stream", "batch"
 _WAIT_SECONDS = 1.0  # of `generate`, for what it has asked for
-# How long one question for finished requests lasts: what one of several replicas has finished waits for the others.
-_QUESTION_SECONDS = {"one": 1.0, "several": 0.05}
+# How long one question for finished requests lasts, for each replica: what one has finished waits for the others.
+_QUESTION_SECONDS = 0.025
 
 
 class StreamGroup:
@@ -133,7 +133,7 @@ class StreamGroup:
         The seconds in which they sampled are the mean of the replicas.
         """
         replicas, ends = self._engines.replicas, time.monotonic() + wait_s
-        longest = _QUESTION_SECONDS["one" if replicas == 1 else "several"]
+        longest = wait_s if replicas == 1 else replicas * _QUESTION_SECONDS
         busy_s = 0.0
         while True:
             left = max(0.0, ends - time.monotonic())

@@ -85,6 +85,11 @@ class RayGroup:
         return self._dispatches
 
     @property
+    def ended(self) -> bool:
+        """As `WorkerGroup.ended`."""
+        return self._ended
+
+    @property
     def hosts(self) -> list[str]:
         """As `WorkerGroup.hosts`."""
         return [place.host for place in self.places]

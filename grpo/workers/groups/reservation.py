@@ -84,10 +84,7 @@ def _room(has: Mapping[str, float], need: Mapping[str, float]) -> int:
 
 
 class Reservation:
-    """Resources of the cluster, held for `world_size` ranks until `release`.
-
-    Several groups may share it: an actor of rank r takes `share` of what is reserved for rank r.
-    """
+    """Resources of the cluster, held for `world_size` ranks until `release`. Groups may share them: see `Room`."""
 
     def __init__(
         self,
@@ -97,7 +94,6 @@ class Reservation:
         gpus_per_worker: int = 0,
         cpus_per_worker: float = 1,
         ranks_per_node: int | None = None,
-        share: float = 1.0,
         nodes: int = 1,
         join_deadline_s: float = 0.0,
         deadline_s: float = 60.0,
@@ -110,7 +106,6 @@ class Reservation:
             gpus_per_worker: of each rank.
             cpus_per_worker: of each rank.
             ranks_per_node: exactly so many on each node; None: as few nodes as will do.
-            share: of a rank's resources, for each actor that runs there.
             nodes: that the cluster is to have in the end.
             join_deadline_s: seconds that they may take to come up; a cluster that has them all is not waited for.
             deadline_s: seconds that Ray may take.
@@ -123,7 +118,6 @@ class Reservation:
         assert ranks_per_node is None or world_size % ranks_per_node == 0, (world_size, ranks_per_node)
         self.session = session
         self.world_size = world_size
-        self._share = share
         self._need = {"CPU": float(cpus_per_worker)} | ({"GPU": float(gpus_per_worker)} if gpus_per_worker else {})
         joined = _poll(lambda: len(session.nodes()) >= nodes or None, join_deadline_s)
         missing = "" if joined else f" ({nodes} nodes were waited for, {join_deadline_s:g} s)"
@@ -131,14 +125,13 @@ class Reservation:
         self.slots = _slots(chosen)
         self._group: Any = self._reserve(deadline_s)
 
-    def options(self, rank: int, *, share: float | None = None) -> dict[str, Any]:
-        """Of a Ray actor that is to run where `rank` runs; `share`: of its resources, None: the reservation's."""
+    def options(self, rank: int, *, share: float = 1.0) -> dict[str, Any]:
+        """Of a Ray actor that is to run where `rank` runs, with this share of what is reserved there."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        part = self._share if share is None else share
         return {
-            "num_cpus": self._need["CPU"] * part,
-            "num_gpus": self._need.get("GPU", 0.0) * part,
+            "num_cpus": self._need["CPU"] * share,
+            "num_gpus": self._need.get("GPU", 0.0) * share,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(
                 placement_group=self._group, placement_group_bundle_index=rank
             ),

@@ -54,8 +54,8 @@ def test_what_others_hold_is_said(session):
 
 def test_ranks_fill_the_nodes_one_after_another_and_see_their_own_gpu(session):
     with (
-        Reservation(session, 4, gpus_per_worker=1, ranks_per_node=2, share=0.5) as reservation,
-        RayGroup(Ranked, ["gloo"], reservation=reservation, deadline_s=START) as group,
+        Reservation(session, 4, gpus_per_worker=1, ranks_per_node=2) as reservation,
+        RayGroup(Ranked, ["gloo"], reservation=Room(reservation, (0, 1, 2, 3), 0.5), deadline_s=START) as group,
     ):
         seen = group.call_all("where")
         names = ("RANK", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")

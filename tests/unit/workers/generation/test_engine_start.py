@@ -54,6 +54,13 @@ def test_replicas_may_disagree():
     assert not group.ended
 
 
+def test_engines_that_have_failed_are_not_asked_to_end():
+    some, group = engines(size=1)
+    group.shutdown()
+    some.shutdown(at_once=False)
+    assert group.calls == []
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_engines_end_before_their_processes_unless_they_are_busy(at_once):
     some, group = engines(size=1)
