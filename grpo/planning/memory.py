@@ -29,7 +29,7 @@ from grpo.telemetry.timers import Phase
 from grpo.workers.policy.options import needs_reference
 from grpo.workers.policy.token_logprobs import default_chunk_size
 
-BUCKET_BYTES = 1 << 30  # of a refit; two exist at a time
+BUCKETS = 2  # of a refit: one is filled while the other is taken
 MOMENTS = 2 * FLOAT32
 
 
@@ -100,27 +100,27 @@ def _stage_phases(setting: Setting, engine: EngineMemory, stage: int) -> list[Ph
     state = policy_state(setting, stage)
     training, scoring = _training_bytes(setting, state, stage), _scoring_bytes(setting, state, stage)
     works: dict[Phase, dict[str, float]] = {
-        "refit": {"refit buckets": _export_bytes(setting)},
+        "refit": {},
         "generation": {},
         "logprobs": {name: size for name, size in scoring.items() if name not in ("parameters", "reference")},
         "policy_training": training,
     }
-    process = setting.partition.process_bytes.value
+    process, buckets = setting.partition.process_bytes.value, {"refit buckets": _bucket_bytes(setting)}
     if not setting.colocated:
         found = []
         for phase, work in works.items():
             generates = phase == "generation"
             held = _engine_bytes(setting, engine, phase) if generates else _policy_bytes(setting, state, phase)
             gpus: Literal["training", "generation"] = "generation" if generates else "training"
-            found.append(PhaseMemory(phase, gpus, {"processes": process} | held | work))
+            found.append(PhaseMemory(phase, gpus, {"processes": process} | buckets | held | work))
         return found
     one_process = setting.parallel.ranks == 1 and setting.config.cluster.launcher != "ray"
-    processes = {"processes": process * (1 if one_process else 2)}
+    always = {"processes": process} if one_process else {"processes": 2 * process} | buckets
     return [
         PhaseMemory(
             phase,
             "all",
-            processes | _policy_bytes(setting, state, phase) | work | _engine_bytes(setting, engine, phase),
+            always | _policy_bytes(setting, state, phase) | work | _engine_bytes(setting, engine, phase),
         )
         for phase, work in works.items()
     ]
@@ -206,10 +206,11 @@ def worker_memory(setting: Setting, stage: int = 0) -> dict[str, dict[str, float
     }
 
 
-def _export_bytes(setting: Setting) -> float:
-    """Two buckets, or the largest whole tensor where that is more, of which one is gathered at a time."""
+def _bucket_bytes(setting: Setting) -> float:
+    """Of buckets that stay where they are: each holds the largest tensor too, of which one is gathered at a time."""
     d = setting.model.dimensions
-    return max(2.0 * BUCKET_BYTES, float(setting.compute_bytes * max(d.head_weights, d.hidden * d.intermediate)))
+    largest = setting.compute_bytes * max(d.head_weights, d.hidden * d.intermediate)
+    return float(BUCKETS * max(setting.config.policy.generation.refit.bucket_bytes, largest))
 
 
 def chunk_tokens(setting: Setting) -> int:

@@ -1,5 +1,6 @@
 """The bench of an asynchronous run: the real collector, replay buffer and engine loop, in their own threads."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,7 +45,7 @@ class WatchedEngine(BatchEngine):
     def update_weights(self, weights: Any, version: int) -> None:
         with self._ledger:
             super().update_weights(weights, version)
-        self._ledger.mark(self._generator._weights.blocks(), GPU)  # what has come from the host was sent there
+        self._ledger.mark(self._generator._weights.blocks(), GPU)
 
 
 class WatchedRank(StreamRank):
@@ -55,13 +56,24 @@ class WatchedRank(StreamRank):
         self._loop = EngineLoop(lambda: WatchedEngine(generator, ledger), in_flight=False)
 
 
+class NearStream(StreamGroup):
+    """An engine that the policy of the same process sends its weights to; to another process a session brings them."""
+
+    def __init__(self, rank: WatchedRank) -> None:
+        super().__init__(Engines(LocalGroup(1, lambda _: rank), 1), timeout_s=LIMIT)
+        self._rank = rank
+
+    def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
+        self._rank._loop.update_weights([(name, tensor.clone()) for name, tensor in weights], version)
+        self.updated(version)
+
+
 class ReplayBench(Bench):
     """`generation` takes a step's groups from the replay buffer; the engine samples on meanwhile. Use as a context."""
 
     def __init__(self, config: Config, folder: Path, ledger: Ledger) -> None:
         super().__init__(config, folder, ledger)
-        ranks = LocalGroup(1, lambda _: WatchedRank(self.engine, ledger))
-        self.stream = StreamGroup(Engines(ranks, 1), timeout_s=LIMIT)
+        self.stream = NearStream(WatchedRank(self.engine, ledger))
         self.placement = Placement(plan_of(config), self.policy, self.stream)
         self.timer = PhaseTimer(entering=self.placement.enter)
         self.delivery = LocalRefit(self.policy, self.stream)
