@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from itertools import dropwhile, takewhile
 from time import perf_counter
 from typing import Any
 
+from grpo.refit.errors import PeerLostError
 from grpo.workers.groups.rendezvous import Membership, reserve_port
 from grpo.workers.groups.watchdog import watched
 
@@ -132,12 +134,16 @@ def _failure(error: Exception) -> Failure:
     told = traceback.TracebackException.from_exception(error)
     frames = list(dropwhile(lambda frame: frame.filename == __file__, traceback.extract_tb(error.__traceback__)))
     told.stack = traceback.StackSummary.from_list(frames)
-    inside = bool(frames) and "torch/distributed/" in frames[-1].filename
-    in_collective = inside or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in _COLLECTIVE_WORDS)
-    )
     summary = "".join(traceback.format_exception_only(error)).strip()
-    return Failure(summary, "".join(told.format()), in_collective, _sendable(error))
+    return Failure(summary, "".join(told.format()), follows(error), _sendable(error))
+
+
+def follows(error: BaseException) -> bool:
+    """Whether it is probably there because another rank failed or stayed away."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = bool(frames) and "torch/distributed/" in frames[-1].filename
+    told = isinstance(error, RuntimeError) and any(word in str(error) for word in _COLLECTIVE_WORDS)
+    return inside or told or isinstance(error, PeerLostError)
 
 
 def _sendable(error: Exception) -> Exception | None:
@@ -150,9 +156,8 @@ def _sendable(error: Exception) -> Exception | None:
 
 def _collectives(first: int) -> dict[tuple[str, tuple[int, ...]], int]:
     """By process group, how many collectives this rank has issued; ranks counted from `first`."""
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_initialized()):
+    dist = sys.modules.get("torch.distributed")  # importing it would take longer than a diagnosis may
+    if dist is None or not (dist.is_available() and dist.is_initialized()):
         return {}
     world: Any = dist.distributed_c10d._world  # noqa: SLF001 - no public way to ask
     return {
