@@ -82,8 +82,8 @@ class TestTwoRanksOfVllm(RefitContract):
 
 
 @pytest.fixture(scope="module")
-def room() -> Iterator[Room]:
-    with RaySession(cpus=2) as session, Reservation(session, 2) as reservation:
+def room(shared_ray: RaySession) -> Iterator[Room]:
+    with Reservation(shared_ray, 2) as reservation:
         yield Room(reservation, (0, 1), share=0.5)
 
 
