@@ -25,6 +25,6 @@ class CausalAttention(nn.Module):
         """[W, R, heads, D] -> [W, R, heads x D]."""
         packed = packed_seq_params
         bounds = None if packed is None else PackedBounds(packed.lengths, packed.cu_seqlens_q)
-        q, k, v = (each.permute(1, 2, 0, 3) for each in (query, key, value))
-        attended, _mask = causal_attention(self, q, k, v, None, scaling=self._scale, packed=bounds)
+        q, k, v = (each.transpose(0, 1) for each in (query, key, value))
+        attended = causal_attention(q, k, v, scaling=self._scale, packed=bounds)
         return attended.transpose(0, 1).flatten(2)

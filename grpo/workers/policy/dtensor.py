@@ -28,8 +28,8 @@ from grpo.placement.plan import plan_of
 from grpo.placement.resources import Resource
 from grpo.workers.offload.movable import PlacedPolicy, Resources
 from grpo.workers.policy.architecture import check_supported
-from grpo.workers.policy.attention import use_causal_attention
 from grpo.workers.policy.forward import model_inputs, needed_lengths
+from grpo.workers.policy.layers import use_own_layers
 from grpo.workers.policy.local import LocalExecution
 from grpo.workers.policy.logprob_model import LogprobModel
 from grpo.workers.policy.options import learning_rate_at, needs_reference, objective_options, planning
@@ -71,7 +71,7 @@ class DTensorPolicy(PlacedPolicy):
         """
         for each in (model,) if reference is None else (model, reference):
             check_supported(each)
-            use_causal_attention(each)
+            use_own_layers(each)
         policy = config.policy
         assert all(each.dtype in {torch.float32, torch.float64} for each in model.parameters()), "masters are float32"
         assert (reference is not None) == needs_reference(config), "a reference policy is there for a KL term only"

@@ -13,7 +13,7 @@ from grpo.planning.activations import (
     training_activations,
 )
 from grpo.planning.parallel import Parallel
-from grpo.workers.policy.attention import use_causal_attention
+from grpo.workers.policy.layers import use_own_layers
 
 ONE = Parallel("dtensor", tensor=1, pipeline=1, data=1, gpus_per_node=1)
 SIZES = {
@@ -28,7 +28,7 @@ def config_of(kind, layers):
 
 def saved_bytes(config, dtype):
     model = AutoModelForCausalLM.from_config(config).to(dtype)
-    use_causal_attention(model)
+    use_own_layers(model)
     weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
     alive, sizes = [], {}
 
