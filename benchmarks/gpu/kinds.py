@@ -21,8 +21,14 @@ HEAD = "output layer's products"
 HEAD_OTHER = "log-probs of logits"
 OPTIMIZER = "optimizer"
 GRADIENTS = "adding and rounding of weights and gradients"
-OTHER = "norms, rotary, residuals, rest"
-KINDS = (PROJECTIONS, MLP, HEAD, ATTENTION, MLP_OTHER, HEAD_OTHER, GRADIENTS, OPTIMIZER, OTHER)
+NORMS = "norms and rotary embeddings"
+OTHER = "residuals, embedding, rest"
+KINDS = (PROJECTIONS, MLP, HEAD, ATTENTION, MLP_OTHER, HEAD_OTHER, GRADIENTS, OPTIMIZER, NORMS, OTHER)
+# Kernels launched from Python count for the autograd function that launches them.
+OWN_KERNELS = {
+    "rmsnorm": NORMS, "rms_norm": NORMS, "rotary": NORMS, "swiglu": MLP_OTHER, "tokenlogprobs": HEAD_OTHER,
+    "vocabularyparallel": HEAD_OTHER,
+}  # fmt: skip
 
 Shapes = Sequence[Sequence[int]]
 
@@ -42,6 +48,9 @@ def kind_of(name: str, shapes: Shapes, dimensions: Dimensions, weights: frozense
         return OPTIMIZER
     if any(part in lowered for part in ("flash", "varlen", "scaled_dot_product")):
         return ATTENTION
+    for part, kind in OWN_KERNELS.items():
+        if part in lowered:
+            return kind
     given = [tuple(shape) for shape in shapes if shape and all(isinstance(size, int) for size in shape)]
     if "_foreach" in lowered or (name not in MATMULS and given and all(shape in weights for shape in given)):
         return GRADIENTS  # a norm's weight is multiplied with hidden states too, but that is no work on weights alone

@@ -18,6 +18,8 @@ def added_product(total: Tensor | None, left: Tensor, right: Tensor, dtype: torc
 
     left [N, M] and right [N, K] are of one dtype, `dtype` or narrower.
     """
+    if total is not None and not len(left):
+        return total
     if total is None:
         return _wide_product(left.T, right, dtype)
     if right.dtype == dtype:

@@ -1,4 +1,4 @@
-"""The attention between queries, keys and values of Megatron's own layers: causal, packed sequences kept apart."""
+"""Rotary embedding and attention of Megatron's own layers: causal, packed sequences kept apart."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from grpo.kernels.rotary import rotary
 from grpo.models.megatron.gpt import PackedRow
 from grpo.workers.policy.attention import PackedBounds, causal_attention
 
@@ -23,8 +24,10 @@ class CausalAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: PackedRow | None = None, **__: Any
     ) -> Tensor:
         """[W, R, heads, D] -> [W, R, heads x D]."""
-        packed = packed_seq_params
-        bounds = None if packed is None else PackedBounds(packed.lengths, packed.cu_seqlens_q)
+        row = packed_seq_params
+        assert row is not None and row.cosine is not None and row.sine is not None, "the model gives the angles"
+        query, key = rotary(query, key, row.cosine, row.sine)
+        bounds = PackedBounds(row.lengths, row.cu_seqlens_q) if row.lengths else None
         q, k, v = (each.transpose(0, 1) for each in (query, key, value))
         attended = causal_attention(q, k, v, scaling=self._scale, packed=bounds)
         return attended.transpose(0, 1).flatten(2)

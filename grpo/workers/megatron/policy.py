@@ -32,6 +32,7 @@ from grpo.workers.megatron.attention import CausalAttention
 from grpo.workers.megatron.compat import check_version
 from grpo.workers.megatron.cpu_shim import megatron_on_cpu
 from grpo.workers.megatron.inputs import MegatronInputs, idle_inputs, megatron_inputs
+from grpo.workers.megatron.main_gradient import MainGradient
 from grpo.workers.megatron.optimizer import TrainedStage
 from grpo.workers.megatron.parallel import join
 from grpo.workers.megatron.passes import predictor_states, run
@@ -271,7 +272,10 @@ class MegatronPolicy(PlacedPolicy):
             "with_entropy": with_entropy,
         }
         if self._place.sizes.tensor == 1:
-            return token_logprobs(states, weight, micro.targets, **settings)
+            total = None
+            if model is self._trained.model and torch.is_grad_enabled():
+                total = MainGradient(weight, embeds=self._shape.tied and self._place.first_stage)
+            return token_logprobs(states, weight, micro.targets, **settings, gradient=total)
         first = self._place.tensor_rank * weight.shape[0]
         own = weight[: self._shape.vocab_size - first]  # without the rows that pad the vocabulary
         group = self._place.tensor_group

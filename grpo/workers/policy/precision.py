@@ -28,6 +28,9 @@ class MasterGradient:
         """Add left.T @ right; left [N, rows], right [N, columns] in the compute dtype."""
         self._master.grad = added_product(self._master.grad, left, right, self._master.dtype)
 
+    def for_autograd(self) -> None:
+        """Nothing: the rounded parameter has no gradient of its own."""
+
 
 class RoundedCopy:
     """A module whose parameters are those of `masters`, rounded, and whose gradients are added to theirs in float32."""
@@ -93,7 +96,8 @@ def _adder(master: Tensor) -> Callable[[Tensor], None]:
     @torch.no_grad()
     def add(rounded: Tensor) -> None:
         gradient = rounded.grad
-        assert gradient is not None
+        if gradient is None:  # the products have been added already
+            return
         if master.grad is None:
             master.grad = gradient.to(master.dtype)
         else:

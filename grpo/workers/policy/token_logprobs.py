@@ -29,6 +29,10 @@ class WideGradient(Protocol):
         """Add left.T @ right; left [N, rows], right [N, columns] in the compute dtype."""
         ...
 
+    def for_autograd(self) -> Tensor | None:
+        """What autograd is told once all products of a backward pass are added; None: nothing."""
+        ...
+
 
 class TokenLogprobs(NamedTuple):
     logprobs: Tensor  # [N] float32
@@ -166,6 +170,8 @@ class Pieces(NamedTuple):
                 self.gradient.add_product(grad, hidden[cut])
             if of_hidden is not None:
                 torch.mm(grad, rounded, out=of_hidden[cut])
+        if self.gradient is not None:
+            return of_hidden, self.gradient.for_autograd() if needed[1] else None
         return of_hidden, None if of_weight is None else of_weight.to(weight.dtype)
 
     def _returned(self, needed: Sequence[bool]) -> bool:
