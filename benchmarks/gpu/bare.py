@@ -22,7 +22,6 @@ from grpo.workers.policy.precision import RoundedCopy
 from grpo.workers.policy.token_logprobs import token_logprobs
 
 
-
 class BareLoop:
     """Holds weights and optimizer; `update` is forward, backward and optimizer step over all packs."""
 

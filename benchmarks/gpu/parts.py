@@ -181,9 +181,7 @@ def _trained(
         return None, str(error)
 
 
-def comparison(
-    found: Mapping[str, list[float]], flops: Flops, batch: Batch, packs: int, *, gpus: int = 1
-) -> Record:
+def comparison(found: Mapping[str, list[float]], flops: Flops, batch: Batch, packs: int, *, gpus: int = 1) -> Record:
     """Seconds of both sides, their ratio round by round, and each side's MFU. `packs` are of one GPU."""
     record: Record = {
         "kind": "training",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.gpu.bare_ranks import BareFSDP, BareMegatronRanks
 from benchmarks.gpu.clock import alternately
-from benchmarks.gpu.parts import Record, Size, comparison, memory_record, allocated
+from benchmarks.gpu.parts import Record, Size, allocated, comparison, memory_record
 from benchmarks.gpu.plan import dimensions_of, planned_training_bytes
 from benchmarks.gpu.settings import worker_config
 from benchmarks.gpu.shapes import Shape
@@ -68,7 +67,7 @@ def offloaded(shape: Shape, size: Size, deadline: float) -> Iterator[Record]:
 
 
 def join(size: Size) -> torch.device:
-    """This process's device and the default process group, over the ranks that torch's launcher names."""
+    """The device of this process and the default process group, over the ranks that torch's launcher names."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     limit = timedelta(seconds=120)
     if size.device == "cuda":
@@ -99,11 +98,11 @@ def _sharded(shape: Shape, config: Config, device: torch.device) -> DTensorPolic
     worker = DTensorPolicy(model, config, device=device.type, parallel=context)
     execution: Any = worker._execution  # noqa: SLF001
     parameters = dict(execution.compute.model.named_parameters())
-    execution.fill(execution.compute, ((name, _reader(name, each.shape, device)) for name, each in parameters.items()))
+    execution.fill(execution.compute, ((name, _reader(each.shape, device)) for name, each in parameters.items()))
     return worker
 
 
-def _reader(name: str, shape: torch.Size, device: torch.device) -> Callable[[tuple[slice, ...]], Tensor]:
+def _reader(shape: torch.Size, device: torch.device) -> Callable[[tuple[slice, ...]], Tensor]:
     def read(part: tuple[slice, ...]) -> Tensor:
         sizes = [each.stop - each.start for each in part]
         return torch.ones(sizes, device=device) if len(shape) == 1 else torch.randn(sizes, device=device) * DEVIATION

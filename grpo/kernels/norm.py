@@ -11,9 +11,9 @@ from grpo.kernels.dispatch import has_kernel
 
 
 def rms_norm(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """hidden / sqrt(mean(hidden^2) + epsilon) x weight over the last dimension, rounded once to the dtype of `hidden`.
+    """RMSNorm: hidden / sqrt(mean(hidden^2) + epsilon) x weight over the last dimension, rounded once.
 
-    weight [H]; its gradient is summed in float32 (float64 where `hidden` is).
+    hidden [..., H], weight [H]; its gradient is summed in float32 (float64 where `hidden` is).
     """
     if not has_kernel(hidden):
         return torch.nn.functional.rms_norm(hidden, weight.shape, weight, epsilon)

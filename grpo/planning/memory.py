@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 
 from grpo.planning.activations import (
-    FLOAT32,
     Activations,
     head_gradient_bytes,
     logit_chunk_bytes,

@@ -1,4 +1,4 @@
-"""Kernels against their definitions: on a GPU, or with TRITON_INTERPRET=1 in Triton's interpreter, where it is installed."""
+"""Kernels against their definitions: on a GPU, or in Triton's interpreter with TRITON_INTERPRET=1 where triton is."""
 
 import importlib.util
 import os

@@ -73,10 +73,10 @@ def angles(outer, inner, half, dtype, device):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("tokens", "heads", "width", "of_angles"),
-    [((1, 11), (4, 2), 8, (1, 11)), ((3, 5), (7, 1), 128, (1, 5)), ((6, 2), (5, 5), 64, (6, 1))],
+    "shape", [((1, 11), (4, 2), 8, (1, 11)), ((3, 5), (7, 1), 128, (1, 5)), ((6, 2), (5, 5), 64, (6, 1))]
 )
-def test_rotary(kernels, dtype, tokens, heads, width, of_angles):
+def test_rotary(kernels, dtype, shape):
+    tokens, heads, width, of_angles = shape
     cosine, sine = angles(*of_angles, width // 2, dtype, kernels)
     query, key = (
         random(*tokens, count, width + 6, dtype=dtype, seed=count, device=kernels)[..., :width] for count in heads
@@ -127,10 +127,16 @@ def test_gradients_of_logits(kernels, dtype, used, temperature):
         logits[2, 7] = 40.0  # p rounds to 1
     targets = torch.tensor([4999, -3, 7, 0, 5000], device=kernels)
     grads = {
-        "grad_logprobs": random(rows, dtype=torch.float32, seed=3, device=kernels) if used in {"logprobs", "both"} else None,
-        "grad_entropy": random(rows, dtype=torch.float32, seed=4, device=kernels) if used in {"entropy", "both"} else None,
+        "grad_logprobs": random(rows, dtype=torch.float32, seed=3, device=kernels)
+        if used in {"logprobs", "both"}
+        else None,
+        "grad_entropy": random(rows, dtype=torch.float32, seed=4, device=kernels)
+        if used in {"entropy", "both"}
+        else None,
     }
-    whole, _ = logit_statistics(logits.double(), targets.clamp(0, width - 1), temperature=temperature, with_entropy=True)
+    whole, _ = logit_statistics(
+        logits.double(), targets.clamp(0, width - 1), temperature=temperature, with_entropy=True
+    )
     narrow = type(whole)(*(each.float() for each in whole))
     settings = {"temperature": temperature, "normalised": False}
     ours = logit_gradients(logits.clone(), narrow, targets, **grads, **settings, dtype=dtype)

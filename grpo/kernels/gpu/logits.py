@@ -73,9 +73,7 @@ def statistics(
     rows, width = logits.shape
     assert logits.dtype == torch.float32, "float32 logits"
     assert logits.stride(1) == targets.stride(0) == 1, "side by side"
-    logprobs, normaliser, entropy = (
-        torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(3)
-    )
+    logprobs, normaliser, entropy = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(3))
     if rows:
         size = min(BLOCK, triton.next_power_of_2(width))
         _statistics[(rows,)](

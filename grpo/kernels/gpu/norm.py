@@ -49,7 +49,7 @@ def _backward(
 
 
 def rms_norm_forward(rows: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """rows [R, H], weight [H] -> the normalised rows and 1 / root [R] float32."""
+    """Rows [R, H], weight [H] -> the normalised rows and 1 / root [R] float32."""
     rows, (count, width) = side_by_side(rows), rows.shape
     output = torch.empty((count, width), dtype=rows.dtype, device=rows.device)
     inverse = torch.empty(count, dtype=torch.float32, device=rows.device)
@@ -82,4 +82,3 @@ def _tile(width: int) -> tuple[int, int]:
     """Rows that one program takes together, and the power of two that holds a row."""
     wide = triton.next_power_of_2(width)
     return max(1, min(TILE // wide, 32)), wide
-

@@ -45,9 +45,7 @@ def swiglu_forward(gate: Tensor, up: Tensor) -> Tensor:
     output = torch.empty((rows, width), dtype=gate.dtype, device=gate.device)
     if rows:
         size = min(BLOCK, triton.next_power_of_2(width))
-        _forward[(rows, triton.cdiv(width, size))](
-            gate, up, output, gate.stride(0), up.stride(0), width, SIZE=size
-        )
+        _forward[(rows, triton.cdiv(width, size))](gate, up, output, gate.stride(0), up.stride(0), width, SIZE=size)
     return output
 
 

@@ -25,7 +25,9 @@ class CausalAttention(nn.Module):
     ) -> Tensor:
         """[W, R, heads, D] -> [W, R, heads x D]."""
         row = packed_seq_params
-        assert row is not None and row.cosine is not None and row.sine is not None, "the model gives the angles"
+        assert row is not None, "the model gives the angles"
+        assert row.cosine is not None
+        assert row.sine is not None
         query, key = rotary(query, key, row.cosine, row.sine)
         bounds = PackedBounds(row.lengths, row.cu_seqlens_q) if row.lengths else None
         q, k, v = (each.transpose(0, 1) for each in (query, key, value))

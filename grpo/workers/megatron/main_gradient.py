@@ -14,7 +14,7 @@ class MainGradient:
     """`grpo.workers.policy.token_logprobs.WideGradient` of a parameter that Megatron's DDP has a `main_grad` for."""
 
     def __init__(self, weight: Any, *, embeds: bool) -> None:
-        """`embeds`: the embedding uses the weight on this rank as well, so that autograd has a gradient of it anyway."""
+        """`embeds`: the embedding on this rank uses the weight as well, so that autograd has a gradient anyway."""
         self._weight, self._embeds = weight, embeds
 
     def add_product(self, left: Tensor, right: Tensor) -> None:

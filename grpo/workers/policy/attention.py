@@ -73,5 +73,5 @@ def _packed_on_gpu(query: Tensor, key: Tensor, value: Tensor, packed: PackedBoun
 
 @functools.cache
 def _grouped_queries() -> dict[str, bool]:
-    """From torch 2.12 on fewer heads of keys than of queries must be asked for; before, the kernel took them as well."""
+    """From torch 2.12 on fewer heads of keys than of queries must be asked for; before, the kernel just took them."""
     return {"enable_gqa": True} if Version(torch.__version__) >= Version("2.12") else {}

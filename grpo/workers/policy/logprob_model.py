@@ -32,9 +32,7 @@ class LogprobModel(nn.Module):
         self._temperature, self._chunk_size = temperature, chunk_size
 
     @classmethod
-    def of(
-        cls, model: PreTrainedModel, policy: Policy, head_gradient: WideGradient | None = None
-    ) -> LogprobModel:
+    def of(cls, model: PreTrainedModel, policy: Policy, head_gradient: WideGradient | None = None) -> LogprobModel:
         return cls(
             model,
             temperature=policy.generation.temperature,

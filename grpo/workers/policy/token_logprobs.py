@@ -99,7 +99,9 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, logprobs, normaliser, entropy, kept = ctx.saved_tensors
         whole = Statistics(logprobs, normaliser, entropy)
-        of_both = ctx.pieces.gradients(hidden, weight, targets, whole, kept, grads, needed=ctx.needs_input_grad[:2])
+        of_both = ctx.pieces.gradients(
+            hidden, weight, targets, whole=whole, kept=kept, grads=grads, needed=ctx.needs_input_grad[:2]
+        )
         return *of_both, None, None, None, None, None
 
 
@@ -120,9 +122,7 @@ class Pieces(NamedTuple):
         for rows, chosen in zip(hidden.split(self.sizes), targets.split(self.sizes), strict=True):
             rest = None  # before the next one is made
             logits = product(rows, rounded.T, wide)
-            each, rest = logit_statistics(
-                logits, chosen, temperature=self.temperature, with_entropy=with_entropy
-            )
+            each, rest = logit_statistics(logits, chosen, temperature=self.temperature, with_entropy=with_entropy)
             del logits
             found.append(each)
         joined = Statistics(
@@ -137,10 +137,10 @@ class Pieces(NamedTuple):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
+        *,
         whole: Statistics,
         kept: Tensor | None,
         grads: Sequence[Tensor | None],
-        *,
         needed: Sequence[bool],
     ) -> tuple[Tensor | None, Tensor | None]:
         """Of `hidden` and `weight`; `grads` are those of the log-probs and of the entropy."""

@@ -79,7 +79,7 @@ class _VocabularyParallel(torch.autograd.Function):
         hidden, weight, local, logprobs, normaliser, entropy, kept = ctx.saved_tensors
         whole = Statistics(logprobs, normaliser, entropy)
         of_hidden, of_weight = ctx.pieces.gradients(
-            hidden, weight, local, whole, kept, grads, needed=ctx.needs_input_grad[:2]
+            hidden, weight, local, whole=whole, kept=kept, grads=grads, needed=ctx.needs_input_grad[:2]
         )
         if of_hidden is not None:
             dist.all_reduce(of_hidden, group=ctx.group)

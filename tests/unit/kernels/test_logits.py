@@ -44,9 +44,7 @@ def test_gradients(temperature, used, normalised):
         expected += of_logprobs[:, None] * (onehot - p)
     if of_entropy is not None:
         expected -= of_entropy[:, None] * p * (p.log() + entropy[:, None])
-    statistics, rest = logit_statistics(
-        logits.clone(), targets.clamp(0, 8), temperature=temperature, with_entropy=True
-    )
+    statistics, rest = logit_statistics(logits.clone(), targets.clamp(0, 8), temperature=temperature, with_entropy=True)
     ours = logit_gradients(
         rest if normalised else logits, statistics, targets, temperature=temperature, grad_logprobs=of_logprobs,
         grad_entropy=of_entropy, normalised=normalised, dtype=torch.float64,

@@ -37,7 +37,9 @@ def kernels(monkeypatch):
         return torch.zeros(shape, dtype=dtype)
 
     launched = {
-        "norm": {"rms_norm_forward": lambda rows, _w, _e: (torch.zeros_like(rows), empty(len(rows), dtype=torch.float32))},
+        "norm": {
+            "rms_norm_forward": lambda rows, _w, _e: (torch.zeros_like(rows), empty(len(rows), dtype=torch.float32))
+        },
         "rotary": {"turn": lambda query, key, *_, back: (torch.zeros_like(query), torch.zeros_like(key))},
         "swiglu": {"swiglu_forward": lambda gate, _up: torch.zeros_like(gate)},
     }
@@ -114,8 +116,7 @@ def test_checkpointing_keeps_inputs_and_one_layer():
 
 def test_micro_batches_in_flight_are_all_kept():
     one, four = (
-        training_activations(LLAMA_8B, ONE, 100, layers=8, in_flight=count, compute_bytes=2)
-        for count in (1, 4)
+        training_activations(LLAMA_8B, ONE, 100, layers=8, in_flight=count, compute_bytes=2) for count in (1, 4)
     )
     assert four.kept == 4 * one.kept
     assert four.transient == one.transient

@@ -3,8 +3,8 @@ import torch
 
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch
-from grpo.workers.policy.layers import use_own_layers
 from grpo.workers.policy.forward import model_inputs, needed_lengths, predictor_states
+from grpo.workers.policy.layers import use_own_layers
 from tests.support.policy import VOCABULARY, random_batch, tiny_model
 
 CPU = torch.device("cpu")

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from grpo.batching.micro_batches import MicroBatch
-from grpo.workers.policy.layers import use_own_layers
 from grpo.workers.policy.forward import model_inputs, needed_lengths
+from grpo.workers.policy.layers import use_own_layers
 from grpo.workers.policy.logprob_model import LogprobModel, attention_width, matrix_parameters
 from tests.support.policy import VOCABULARY, dense_logprobs, random_batch, tiny_config, tiny_model
 
