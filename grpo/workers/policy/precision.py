@@ -71,6 +71,8 @@ class RoundedLinear(nn.Linear):
     gradient: MasterGradient
 
     def forward(self, hidden: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return super().forward(hidden)
         result: Tensor = _Linear.apply(hidden, self.weight, self.bias, self.gradient)  # type: ignore[no-untyped-call]
         return result
 
