@@ -67,7 +67,18 @@ def test_a_tied_weight_has_the_gradients_of_both_its_uses():
     hidden, left = torch.ones(3, 24, dtype=torch.bfloat16), torch.zeros(3, 37, dtype=torch.bfloat16)
     left[:, 5] = 2.0
     copy.head_gradient.add_product(left, hidden)
-    embedding(torch.tensor([5, 5, 7])).sum().backward()
+    assert embedding.padding_idx == 0
+    embedding(torch.tensor([[5, 5, 7, 0]])).sum().backward()  # the padding token has no gradient
     expected = torch.zeros(37, 24)
     expected[5], expected[7] = 6.0 + 2.0, 1.0
     assert torch.equal(masters.get_input_embeddings().weight.grad, expected)
+
+
+def test_rows_that_are_looked_up_often_add_up_unrounded():
+    masters = tiny_model()
+    copy = RoundedCopy(masters, torch.bfloat16)
+    for _ in range(2):
+        copy.module.get_input_embeddings()(torch.full((1, 300), 3)).mul(2.0**-8).sum().backward()
+    gradient = masters.get_input_embeddings().weight.grad
+    assert (gradient[3] == 600 / 256).all()
+    assert gradient.count_nonzero() == gradient.shape[1]
