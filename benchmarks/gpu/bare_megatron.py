@@ -91,8 +91,8 @@ class BareMegatron:
         def _loss(hidden: Tensor, pack: Pack) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
             states = hidden[:, 0].index_select(0, pack.predictors)
             weight = self.model.output_weight
-            total = MainGradient(weight, embeds=self.model.share_embeddings_and_output_weights)
-            logprobs = token_logprobs(states, weight, pack.targets, gradient=total).logprobs
+            gradient = MainGradient(weight, embeds=self.model.share_embeddings_and_output_weights)
+            logprobs = token_logprobs(states, weight, pack.targets, gradient=gradient).logprobs
             loss = clipped_loss(logprobs, pack) / tokens
             total.add_(loss.detach())
             return loss, torch.zeros((), dtype=torch.int, device=hidden.device), {}
