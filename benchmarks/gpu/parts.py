@@ -234,7 +234,7 @@ def memory_record(ours: Policy, batch: Batch, plan: Mapping[str, float], size: S
         torch.cuda.reset_peak_memory_stats()
     for _ in range(3):
         ours.train(batch)
-    measured = torch.cuda.max_memoryallocated() - before if size.device == "cuda" else 0
+    measured = torch.cuda.max_memory_allocated() - before if size.device == "cuda" else 0
     planned = sum(plan.values())
     return {
         "kind": "memory",
@@ -278,7 +278,7 @@ def _shares(
 
 
 def allocated(size: Size) -> int:
-    return torch.cuda.memoryallocated() if size.device == "cuda" else 0
+    return torch.cuda.memory_allocated() if size.device == "cuda" else 0
 
 
 def free(size: Size) -> None:

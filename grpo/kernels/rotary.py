@@ -13,11 +13,15 @@ from grpo.kernels.dispatch import has_kernel, wide_dtype
 def rotary(query: Tensor, key: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor]:
     """Query [A, B, heads, D] and key [A, B, kv heads, D] turned by their positions' angles, rounded once.
 
-    cosine, sine: [A or 1, B or 1, D / 2]; element i of a head's first half is paired with element i of its second.
-    They have no gradient.
+    cosine, sine: [A or 1, B or 1, D / 2 or more], of which the first D / 2 count; element i of a head's first half is
+    paired with element i of its second. They have no gradient.
     """
     if not has_kernel(query):
         return _turned(query, cosine, sine), _turned(key, cosine, sine)
+    if not torch.is_grad_enabled():
+        from grpo.kernels.gpu.rotary import turn
+
+        return turn(query, key, cosine, sine, back=False)
     result: tuple[Tensor, Tensor] = _Rotary.apply(query, key, cosine, sine)  # type: ignore[no-untyped-call]
     return result
 
@@ -25,7 +29,7 @@ def rotary(query: Tensor, key: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Te
 def _turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     wide = wide_dtype(heads)
     first, second = heads.to(wide).chunk(2, -1)
-    c, s = cosine[:, :, None].to(wide), sine[:, :, None].to(wide)
+    c, s = (each[:, :, None, : first.shape[-1]].to(wide) for each in (cosine, sine))
     return torch.cat((first * c - second * s, second * c + first * s), -1).to(heads.dtype)
 
 

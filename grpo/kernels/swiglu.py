@@ -15,6 +15,8 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) x up of tensors of one shape, computed in float32 and rounded once."""
     if not has_kernel(gate):
         return _defined(gate, up)
+    if not torch.is_grad_enabled():
+        return _launched(gate, up)
     result: Tensor = _Swiglu.apply(gate, up)  # type: ignore[no-untyped-call]
     return result
 
@@ -23,6 +25,8 @@ def swiglu_joined(both: Tensor) -> Tensor:
     """The same of [..., 2 F], gate first -> [..., F]."""
     if not has_kernel(both):
         return _defined(*both.chunk(2, -1))
+    if not torch.is_grad_enabled():
+        return _launched(*both.chunk(2, -1))
     result: Tensor = _SwigluJoined.apply(both)  # type: ignore[no-untyped-call]
     return result
 
@@ -30,6 +34,13 @@ def swiglu_joined(both: Tensor) -> Tensor:
 def _defined(gate: Tensor, up: Tensor) -> Tensor:
     wide = wide_dtype(gate)
     return (silu(gate.to(wide)) * up.to(wide)).to(gate.dtype)
+
+
+def _launched(gate: Tensor, up: Tensor) -> Tensor:
+    from grpo.kernels.gpu.swiglu import swiglu_forward
+
+    gate_rows, up_rows = (each.reshape(-1, each.shape[-1]) for each in (gate, up))
+    return swiglu_forward(gate_rows, up_rows).view(gate.shape)
 
 
 class _Swiglu(torch.autograd.Function):

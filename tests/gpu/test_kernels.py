@@ -1,4 +1,4 @@
-"""Each kernel, forward and backward, against the definition in float64 of the same inputs."""
+"""Each kernel, torch's among them, forward and backward, against the definition in float64 of the same inputs."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from grpo.kernels.logits import logit_gradients, logit_statistics
 from grpo.kernels.norm import rms_norm
 from grpo.kernels.rotary import rotary
 from grpo.kernels.swiglu import swiglu, swiglu_joined
+from grpo.workers.policy.attention import PackedBounds, causal_attention
 
 # Of one value. Triton's interpreter cuts off what bfloat16 does not hold, where a GPU rounds to the nearest.
 ROUNDING = {torch.float32: 3e-6, torch.bfloat16: 2.0**-8 if torch.cuda.is_available() else 2.0**-7}
@@ -52,20 +53,6 @@ def test_rms_norm(kernels, dtype, shape):
     assert_near(ours_back[1], theirs_back[1], dtype, times=2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rms_norm_of_heads_cut_from_a_wider_tensor(kernels, dtype):
-    mixed = random(7, 2, 3, 40, dtype=dtype, device=kernels)
-    part, weight = mixed[..., 8:24], random(16, dtype=dtype, seed=1, device=kernels)
-    (ours, ours_back), (theirs, theirs_back) = both(
-        lambda x, w: rms_norm(x[..., 8:24], w, 1e-6),
-        [mixed, weight],
-        [random(*part.shape, dtype=dtype, seed=2, device=kernels)],
-    )
-    assert_near(ours[0], theirs[0], dtype)
-    for one, other in zip(ours_back, theirs_back, strict=True):
-        assert_near(one, other, dtype, times=2)
-
-
 def angles(outer, inner, half, dtype, device):
     turn = torch.outer(torch.arange(outer * inner) * 7.3, 0.01 ** (torch.arange(half) / half)).view(outer, inner, half)
     return turn.cos().to(dtype).to(device), turn.sin().to(dtype).to(device)
@@ -77,7 +64,7 @@ def angles(outer, inner, half, dtype, device):
 )
 def test_rotary(kernels, dtype, shape):
     tokens, heads, width, of_angles = shape
-    cosine, sine = angles(*of_angles, width // 2, dtype, kernels)
+    cosine, sine = angles(*of_angles, width // 2 + 3, dtype, kernels)
     query, key = (
         random(*tokens, count, width + 6, dtype=dtype, seed=count, device=kernels)[..., :width] for count in heads
     )
@@ -145,3 +132,22 @@ def test_gradients_of_logits(kernels, dtype, used, temperature):
     assert ours.dtype == dtype
     for row in range(rows):
         assert_near(ours[row], theirs[row], dtype, times=4 if dtype == torch.float32 else 1.01)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: attention of packed rows is torch's kernel")
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(4, 4, 64), (8, 2, 128), (6, 1, 64)])
+def test_packed_attention(heads, kv_heads, width):
+    lengths = [5, 130, 1, 64]
+    tokens = sum(lengths)
+    mixed = random(1, tokens, heads + 2 * kv_heads, width, dtype=torch.bfloat16, device="cuda")
+    bounds = PackedBounds.of(lengths, torch.device("cuda"))
+
+    def attended(mixed):
+        query, key, value = mixed.split([heads, kv_heads, kv_heads], 2)
+        return causal_attention(query, key, value, scaling=0.1, packed=bounds)
+
+    given = random(1, tokens, heads, width, dtype=torch.bfloat16, seed=1, device="cuda")
+    (ours, ours_back), (theirs, theirs_back) = both(attended, [mixed], [given])
+    assert_near(ours[0], theirs[0], torch.bfloat16, times=3)
+    error = (ours_back[0].double() - theirs_back[0]).norm() / theirs_back[0].norm()
+    assert error < 0.01

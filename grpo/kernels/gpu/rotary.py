@@ -48,17 +48,22 @@ def turn(query: Tensor, key: Tensor, cosine: Tensor, sine: Tensor, *, back: bool
     """Both, contiguous; `back` turns the other way, which is what the gradient needs."""
     query, key = side_by_side(query), side_by_side(key)
     outer, inner, heads, width = query.shape
-    kv_heads = key.shape[2]
-    cosine, sine = (each.expand(outer, inner, width // 2) for each in (cosine, sine))
-    assert cosine.stride(-1) == sine.stride(-1) == 1, "angles lie side by side"
-    turned = tuple(torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (query, key))
+    kv_heads, half = key.shape[2], width // 2
+    turned_query = torch.empty((outer, inner, heads, width), dtype=query.dtype, device=query.device)
+    turned_key = torch.empty((outer, inner, kv_heads, width), dtype=key.dtype, device=key.device)
     if outer * inner:
-        wide = triton.next_power_of_2(width // 2)
-        many = triton.next_power_of_2(heads)
+        many, wide = triton.next_power_of_2(heads), triton.next_power_of_2(half)
         _turn[(outer * inner,)](
-            query, key, *turned, cosine, sine, inner, heads, kv_heads, width // 2,
-            *query.stride()[:3], *key.stride()[:3], *cosine.stride()[:2], *sine.stride()[:2],
+            query, key, turned_query, turned_key, cosine, sine, inner, heads, kv_heads, half,
+            *query.stride()[:3], *key.stride()[:3], *_steps(cosine), *_steps(sine),
             BACK=back, HEADS=many, KV_HEADS=triton.next_power_of_2(kv_heads), HALF=wide,
             num_warps=warps(2 * many * wide),
         )  # fmt: skip
-    return turned[0], turned[1]
+    return turned_query, turned_key
+
+
+def _steps(angles: Tensor) -> tuple[int, int]:
+    """Strides of the first two dimensions, of which one of size 1 serves all."""
+    first, second, last = angles.stride()
+    assert last == 1, "angles lie side by side"
+    return (0 if angles.shape[0] == 1 else first), (0 if angles.shape[1] == 1 else second)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from packaging.version import Version
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
@@ -27,6 +26,11 @@ class PackedBounds:
 
     lengths: list[int]
     cumulative: Tensor  # [sequences + 1] int32, from 0, on the device of the row
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """Of the lengths."""
+        return max(self.lengths)
 
     @classmethod
     def of(cls, lengths: list[int], device: torch.device) -> PackedBounds:
@@ -48,7 +52,7 @@ def causal_attention(
     query: Tensor, key: Tensor, value: Tensor, *, scaling: float, packed: PackedBounds | None = None
 ) -> Tensor:
     """Query [R, W, heads, D], key and value [R, W, kv heads, D] -> [R, W, heads, D]."""
-    if packed is not None and query.is_cuda and query.dtype != torch.float32:
+    if packed is not None and query.is_cuda and query.dtype in {torch.bfloat16, torch.float16}:
         return _packed_on_gpu(query, key, value, packed, scaling)
     bounds = [query.shape[1]] if packed is None else packed.lengths
     by_head = (each.transpose(1, 2) for each in (query, key, value))
@@ -61,17 +65,10 @@ def causal_attention(
 
 
 def _packed_on_gpu(query: Tensor, key: Tensor, value: Tensor, packed: PackedBounds, scaling: float) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    bounds, longest = packed.cumulative, max(packed.lengths)
-    attended = varlen_attn(
-        query[0], key[0], value[0], bounds, bounds, longest, longest, scale=scaling, window_size=(-1, 0),
-        **_grouped_queries(),
-    )  # fmt: skip
-    return cast("Tensor", attended)[None]
-
-
-@functools.cache
-def _grouped_queries() -> dict[str, bool]:
-    """From torch 2.12 on fewer heads of keys than of queries must be asked for; before, the kernel just took them."""
-    return {"enable_gqa": True} if Version(torch.__version__) >= Version("2.12") else {}
+    # What torch.nn.attention.varlen calls, which takes as long in Python as the kernel does on the GPU. Keys and values
+    # may have fewer heads.
+    bounds, longest = packed.cumulative, packed.longest
+    attended = torch.ops.aten._flash_attention_forward.default(  # noqa: SLF001
+        query[0], key[0], value[0], bounds, bounds, longest, longest, 0.0, True, False, scale=scaling
+    )
+    return cast("Tensor", attended[0])[None]

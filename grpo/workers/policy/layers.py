@@ -98,8 +98,7 @@ class Attention:
         heads = (*hidden_states.shape[:2], -1, self.head_dim)
         query, key, value = (each(hidden_states).view(heads) for each in (self.q_proj, self.k_proj, self.v_proj))
         query, key = self.normed(query, key)
-        cosine, sine = (each[..., : self.head_dim // 2] for each in position_embeddings)
-        query, key = rotary(query, key, cosine, sine)
+        query, key = rotary(query, key, *position_embeddings)
         attended = causal_attention(query, key, value, scaling=self.scaling, packed=packed)
         return self.o_proj(attended.flatten(2)), None
 
