@@ -307,11 +307,14 @@ class MegatronPolicy(PlacedPolicy):
         self, sums: Sequence[MetricSums], micros: Sequence[MegatronInputs], real_tokens: int
     ) -> tuple[MetricSums, float]:
         """Metrics over the whole batch, and its padding efficiency."""
-        own = (_on_cpu(_merged(sums)), sum(each.input_ids.numel() for each in micros)) if self._place.speaks else None
+        computed = sum(each.input_ids.numel() for each in micros)
+        if dist.get_world_size() == 1:
+            return _merged(sums), real_tokens / computed
+        own = (_on_cpu(_merged(sums)), computed) if self._place.speaks else None
         every: list[tuple[MetricSums, int] | None] = [None] * dist.get_world_size()
         dist.all_gather_object(every, own)
         spoken = [each for each in every if each is not None]
-        return _merged([each for each, _ in spoken]), real_tokens / sum(computed for _, computed in spoken)
+        return _merged([each for each, _ in spoken]), real_tokens / sum(each for _, each in spoken)
 
     def _refuse_gradients(self, norm: float, learning_rate: float, trained_tokens: int) -> None:
         names = self._trained.non_finite()
