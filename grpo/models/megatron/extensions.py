@@ -25,15 +25,13 @@ class ProductAccumulation:
         added_product(main_grad, grad_output, total_input, torch.float32)
 
 
-def l2_norm(
-    _chunk: int, _overflow: Tensor, lists: Sequence[Sequence[Tensor]], *_per_tensor: bool
-) -> tuple[Tensor, None]:
+def l2_norm(_chunk: int, _overflow: Tensor, lists: Sequence[list[Tensor]], *_per_tensor: bool) -> tuple[Tensor, None]:
     """`multi_tensor_l2norm`: [1], of all tensors of one list together."""
     (tensors,) = lists
     return torch.nn.utils.get_total_norm(tensors).float().view(1), None
 
 
-def scale(_chunk: int, _overflow: Tensor, lists: Sequence[Sequence[Tensor]], factor: float) -> None:
+def scale(_chunk: int, _overflow: Tensor, lists: Sequence[list[Tensor]], factor: float) -> None:
     """`multi_tensor_scale`: the second list's tensors become the first's times a factor."""
     source, target = lists
     if source is not target:

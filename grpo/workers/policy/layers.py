@@ -39,7 +39,8 @@ def use_own_layers(model: PreTrainedModel) -> None:
 
 
 def _become(module: nn.Module, forward: type) -> None:
-    module.__class__ = _with_forward(type(module), forward)
+    kind: type = type(module)
+    module.__class__ = _with_forward(kind, forward)
 
 
 @functools.cache

@@ -119,7 +119,7 @@ class Pieces(NamedTuple):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         rounded = weight.to(hidden.dtype)
         found, rest = [], None
-        for rows, chosen in zip(hidden.split(self.sizes), targets.split(self.sizes), strict=True):
+        for rows, chosen in zip(torch.split(hidden, self.sizes), torch.split(targets, self.sizes), strict=True):
             rest = None  # before the next one is made
             logits = product(rows, rounded.T, wide)
             each, rest = logit_statistics(logits, chosen, temperature=self.temperature, with_entropy=with_entropy)
