@@ -148,6 +148,6 @@ def test_packed_attention(heads, kv_heads, width):
 
     given = random(1, tokens, heads, width, dtype=torch.bfloat16, seed=1, device="cuda")
     (ours, ours_back), (theirs, theirs_back) = both(attended, [mixed], [given])
-    assert_near(ours[0], theirs[0], torch.bfloat16, times=3)
+    assert_near(ours[0], theirs[0], torch.bfloat16, times=8)  # probabilities are rounded before they are summed
     error = (ours_back[0].double() - theirs_back[0]).norm() / theirs_back[0].norm()
     assert error < 0.01

@@ -41,7 +41,7 @@ from grpo.workers.megatron.state import load_masters, load_state, state
 from grpo.workers.megatron.transfer import StageWeights
 from grpo.workers.offload.movable import PlacedPolicy, Resources
 from grpo.workers.policy.context_parallel import refuse_context_parallel
-from grpo.workers.policy.forward import needed_lengths
+from grpo.workers.policy.forward import needed_lengths, trained_tokens
 from grpo.workers.policy.options import learning_rate_at, needs_reference, objective_options, planning
 from grpo.workers.policy.padding_tally import PaddingTally
 from grpo.workers.policy.token_logprobs import TokenLogprobs, token_logprobs
@@ -151,13 +151,13 @@ class MegatronPolicy(PlacedPolicy):
         """
         self.resources.need("train", *TRAINED)
         needed = needed_lengths(batch)
-        trained_tokens, learning_rate = int(batch.mask.sum()), self.learning_rate
-        if trained_tokens == 0:
+        trained, learning_rate = trained_tokens(batch), self.learning_rate
+        if trained == 0:
             return UpdateResult({"loss": 0.0, "grad_norm": 0.0, "learning_rate": learning_rate}, trained_tokens=0)
         assert batch.advantages is not None, "training needs advantages"
         on_policy = self._options.force_on_policy_ratio
         assert (batch.old_logprobs is None) == on_policy, "old log-probs are given exactly without the on-policy ratio"
-        denominators = Denominators(tokens=float(trained_tokens), sequences=float((needed > 0).sum()))
+        denominators = Denominators(tokens=float(trained), sequences=float((needed > 0).sum()))
         sums: list[MetricSums] = []
 
         def head(micro: MegatronInputs, hidden: Tensor) -> Tensor:
@@ -175,13 +175,13 @@ class MegatronPolicy(PlacedPolicy):
             run(self._trained.module, micros, head, self._place, train=True)
             norm = self._trained.clip()
             if not math.isfinite(norm):
-                self._refuse_gradients(norm, learning_rate, trained_tokens)
+                self._refuse_gradients(norm, learning_rate, trained)
             self.resources.changed(*TRAINED)
             self._trained.step(learning_rate)
             totals, efficiency = self._of_all_ranks(sums, micros, int(needed.sum()))
         self.weight_version += 1
         extra = {"grad_norm": norm, "learning_rate": learning_rate, "padding_efficiency": efficiency}
-        return UpdateResult({**totals.finalise(denominators), **extra}, trained_tokens)
+        return UpdateResult({**totals.finalise(denominators), **extra}, trained)
 
     def step_metrics(self) -> dict[str, float]:
         """See `Policy.step_metrics`: the padding of log-prob passes."""
@@ -316,11 +316,11 @@ class MegatronPolicy(PlacedPolicy):
         spoken = [each for each in every if each is not None]
         return _merged([each for each, _ in spoken]), real_tokens / sum(each for _, each in spoken)
 
-    def _refuse_gradients(self, norm: float, learning_rate: float, trained_tokens: int) -> None:
+    def _refuse_gradients(self, norm: float, learning_rate: float, trained: int) -> None:
         names = self._trained.non_finite()
         self._trained.zero_grad()
         raise FloatingPointError(
-            f"update {self.weight_version + 1}: the gradient norm is {norm} over {trained_tokens} trained tokens at "
+            f"update {self.weight_version + 1}: the gradient norm is {norm} over {trained} trained tokens at "
             f"learning rate {learning_rate:g}; {len(names)} parameters of this rank have gradients that are not "
             f"finite, first {names[:3]}; the weights are unchanged"
         )
