@@ -162,7 +162,6 @@ def stage_activations(setting: Setting, stage: int) -> Activations:
     return training_activations(
         setting.model.dimensions, parallel, workload.train_cap, layers=layers // parallel.pipeline,
         in_flight=min(parallel.pipeline - stage, an_update), compute_bytes=setting.compute_bytes,
-        packed=setting.config.policy.sequence_packing.enabled,
     )  # fmt: skip
 
 
@@ -172,8 +171,9 @@ def _training_bytes(setting: Setting, state: PolicyState, stage: int) -> dict[st
     logits = 0.0
     if stage == setting.last_stage:
         chunk = min(chunk_tokens(setting), setting.workload.train_cap)
-        entropy = setting.config.loss_fn.entropy_coef != 0
-        logits = logit_chunk_bytes(d, parallel, chunk, entropy=entropy) + head_gradient_bytes(d, parallel)
+        logits = logit_chunk_bytes(d, parallel, chunk, setting.compute_bytes)
+        if not _adds_in_products(setting):
+            logits += head_gradient_bytes(d, parallel)
     return {
         "parameters": state.parameters,
         "gradients": state.gradients,
@@ -184,6 +184,14 @@ def _training_bytes(setting: Setting, state: PolicyState, stage: int) -> dict[st
     }
 
 
+def _adds_in_products(setting: Setting) -> bool:
+    """Whether the output weight's gradient goes straight to where the others are added up, in float32."""
+    parallel = setting.parallel
+    if parallel.backend == "megatron":
+        return parallel.tensor == 1
+    return parallel.ranks == 1 and setting.compute_bytes < FLOAT32
+
+
 def _scoring_bytes(setting: Setting, state: PolicyState, stage: int) -> dict[str, float]:
     d, parallel, c = setting.model.dimensions, setting.parallel, setting.compute_bytes
     chunk = min(chunk_tokens(setting), setting.workload.score_cap)
@@ -192,7 +200,7 @@ def _scoring_bytes(setting: Setting, state: PolicyState, stage: int) -> dict[str
         "reference": state.reference,
         "gathered": state.gathered,
         "activations": scoring_activations(d, parallel, setting.workload.score_cap, c),
-        "logits": logit_chunk_bytes(d, parallel, chunk, entropy=False) if stage == setting.last_stage else 0.0,
+        "logits": logit_chunk_bytes(d, parallel, chunk, 0) if stage == setting.last_stage else 0.0,
     }
 
 

@@ -34,7 +34,8 @@ class LocalExecution:
         compute = self.masters if self._rounded is None else self._rounded.module
         if policy.dtensor_cfg.activation_checkpointing:
             checkpoint_activations(compute)
-        self.compute = LogprobModel.of(compute, policy)
+        head = None if self._rounded is None else self._rounded.head_gradient
+        self.compute = LogprobModel.of(compute, policy, head)
         self.reference = None if reference is None else LogprobModel.of(frozen(reference.to(device), dtype), policy)  # type: ignore[arg-type]
         adamw = policy.optimizer.kwargs
         self.optimizer = OPTIMIZERS[policy.optimizer.name](

@@ -22,11 +22,11 @@ def test_eight_billion_over_eight_ranks_of_fsdp(planned):
     assert training["parameters"] == training["gradients"] == 4 * EIGHT / 8
     assert training["optimizer"] == 8 * EIGHT / 8
     assert training["gathered"] == 2 * (outer + 2 * layer) + 2 * outer + 6 * layer
-    a_layer = 2 * (8 * 4096 + 4) + 2 * 4 * 4096 + 4 * 32 + 8 * 14336  # packed: keys and values repeated
-    kept = 4096 * (32 * a_layer + 8 * 4096)
+    a_layer = 2 * (4 * 4096 + 4) + 2 * 2 * (4096 + 1024) + 4 * 32 + 6 * 14336
+    kept = 4096 * (32 * a_layer + 4 * 4096)
     assert training["activations"] == kept + 4096 * (6 * 14336 + 2 * 4096)
-    chunk = (512 << 20) // (4 * 128256)
-    assert training["logits"] == chunk * 128256 * 8 + 4 * 4096 * 128256
+    chunk = (512 << 20) // (4 * 128256) // 128 * 128
+    assert training["logits"] == chunk * 128256 * 6 + 4 * 4096 * 128256
 
 
 def test_larger_buckets_take_more_and_one_process_has_none(planned):
@@ -80,8 +80,8 @@ def test_the_first_stage_has_most_micro_batches_in_flight(planned):
     plan = planned("grpo_math_70b_megatron", completion_tokens=395)
     training = phase(plan, "policy_training")
     assert training["logits"] == 0
-    a_layer = 2 * (4 * 8192 + 4) / 4 + (2 * 4 * 8192 + 4 * 64 + 8 * 28672) / 4
-    kept = 4 * 4096 * (20 * a_layer + 8 * 8192)
+    a_layer = 2 * (4 * 8192 + 4) / 4 + (2 * 2 * (8192 + 1024) + 4 * 64 + 6 * 28672) / 4
+    kept = 4 * 4096 * (20 * a_layer + 4 * 8192)
     assert training["activations"] == pytest.approx(kept + 4096 * (6 * 28672 / 4 + 2 * 8192))
 
 
