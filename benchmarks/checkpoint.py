@@ -174,7 +174,8 @@ class _Bench:
     def __init__(self, policy: Trained, layout: Layout, batch: Batch, place: Path) -> None:
         self.policy, self._layout, self._batch, self._place = policy, layout, batch, place
         self._at_once, self._beside = (
-            Saver(_manager(place / name), policy.ranks, in_background=name == "beside") for name in ("at once", "beside")
+            Saver(_manager(place / name), policy.ranks, in_background=name == "beside")
+            for name in ("at once", "beside")
         )
         for _ in range(2):
             policy.train(batch)
@@ -230,9 +231,7 @@ class _Copy:
 
 
 def _manager(folder: Path) -> CheckpointManager:
-    return CheckpointManager(
-        folder, keep_latest=1, keep_top_k=0, metric_name="", higher_is_better=True, fingerprint={}
-    )
+    return CheckpointManager(folder, keep_latest=1, keep_top_k=0, metric_name="", higher_is_better=True, fingerprint={})
 
 
 def _timed(action: Callable[[], object]) -> float:

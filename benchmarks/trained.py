@@ -1,4 +1,4 @@
-"""A policy with random weights that can be trained and saved: in this process, or over ranks in workers of their own."""
+"""A policy with random weights that can be trained and saved: in this process, or over ranks in workers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from grpo.checkpoint.rank_state import LocalState, RankStates
 from grpo.config.schema import Config
 from grpo.models.sharded_loading import Part, Reader, shape_of_model
 from grpo.workers.groups.ray_group import RayGroup
-from grpo.workers.groups.reservation import Reservation
 from grpo.workers.groups.ray_session import RaySession
+from grpo.workers.groups.reservation import Reservation
 from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.factory import make_rank
 from grpo.workers.policy.group import PolicyGroup
@@ -90,7 +90,7 @@ def make_measured_rank(config: Config) -> RankPolicy:
     if config.policy.megatron_cfg.enabled:
         from grpo.workers.megatron import policy as megatron
 
-        megatron._random = lambda folder, _config: _Drawn(folder, device)
+        megatron._random = lambda folder, _config: _Drawn(folder, device)  # noqa: SLF001
     return make_rank(config)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from grpo.checkpoint.rng import capture_rng, restore_rng
+from grpo.checkpoint.rng import capture_rng, remember_rng, restore_rng
 from grpo.errors import CheckpointError
 
 
@@ -40,6 +40,18 @@ def test_the_same_numbers_follow(draws):
     expected = draw()
     draw()
     assert restore_rng(tensors, values) == []
+    assert draw() == expected
+
+
+@pytest.mark.parametrize("draws", [0, 1])
+def test_what_is_remembered_is_put_back(draws):
+    for _ in range(draws):
+        random.gauss(0, 1)
+        np.random.standard_normal()
+    put_back = remember_rng()
+    expected = draw()
+    draw()
+    put_back()
     assert draw() == expected
 
 
