@@ -84,8 +84,15 @@ class Saver:
         self._ranks = ranks
         self.on_failure: Callable[[], None] = lambda: None
         self._timeout_s = timeout_s
+        self._prepared = False
         self._content: _Content | None = None
         self._pending: Future[SaveReport] | None = None
+
+    def prepare(self) -> None:
+        """After the first update, so that the first save need not make what the others find: once is enough."""
+        if self.in_background and not self._prepared:
+            self._ranks.prepare()
+        self._prepared = True
 
     def stage(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Take the state of now: that of the ranks, of this process's random generators, and what is given.

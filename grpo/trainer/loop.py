@@ -263,6 +263,8 @@ class Trainer:
             updates = [
                 self._update(batch.select(range(at, min(at + size, len(batch))))) for at in range(0, len(batch), size)
             ]
+            if parts.saver is not None:
+                parts.saver.prepare()
         self._progress.step = step
         metrics = {
             **rollout_metrics(rollout),

@@ -80,6 +80,10 @@ class PolicyGroup:
             bucket = self._group.call_all("next_tensors")[0]
             yield from _unpacked(bucket)
 
+    def prepare(self) -> None:
+        """As `RankStates.prepare`."""
+        self._group.call_all("prepare_state")
+
     def stage(self, *, copy: bool) -> Staged:
         """As `RankStates.stage`."""
         return staged_together(self._group.call_all("stage_state", copy))

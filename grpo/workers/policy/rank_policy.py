@@ -62,6 +62,10 @@ class RankPolicy:
         bucket = next(self._outgoing, [])
         return [PackedTensor.pack(name, tensor) for name, tensor in bucket] if _is_first() else None
 
+    def prepare_state(self) -> None:
+        """As `RankState.prepare`."""
+        self._state.prepare()
+
     def stage_state(self, copy: bool) -> Staged:  # noqa: FBT001 (calls between processes have no keywords)
         """As `RankState.stage`."""
         return self._state.stage(copy=copy)

@@ -169,3 +169,12 @@ def test_the_report_tells_size_times_and_rate(policy, tmp_path):
     saver = make_saver(policy, tmp_path, in_background=False)
     saver.stage({}, {})
     assert saver.write(6, {}, moved_seconds=2.5)[0].event()["moved_seconds"] == 2.5
+
+
+def test_memory_is_made_once_and_for_saves_in_the_background_alone(policy, tmp_path, monkeypatch):
+    prepared = []
+    monkeypatch.setattr(LocalState, "prepare", prepared.append)
+    at_once, beside = make_saver(policy, tmp_path, in_background=False), make_saver(policy, tmp_path)
+    for saver in (at_once, beside, beside):
+        saver.prepare()
+    assert prepared == [beside._ranks]

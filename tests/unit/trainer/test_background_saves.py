@@ -10,6 +10,7 @@ import pytest
 from grpo.checkpoint import rank_state
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.checkpoint.saver import Saver
+from grpo.checkpoint.staging import StagingBuffers
 from grpo.errors import CheckpointError
 from grpo.rollout.on_demand import OnDemandSource
 from grpo.telemetry.reader import read_run
@@ -53,6 +54,31 @@ def test_it_is_the_run_that_saves_at_once_and_resumes_to_the_bit(tmp_path):
     assert [event["step"] for event in events(tmp_path / "beside", "checkpoint_loaded")] == [3]
     *_, last = lines(tmp_path / "beside")
     assert last["timing/checkpoint/staging"] > 0
+
+
+def test_memory_for_the_first_save_is_made_beside_the_steps_before_it(tmp_path, monkeypatch):
+    made, real = [], StagingBuffers.prepare
+    monkeypatch.setattr(
+        StagingBuffers, "prepare", lambda self, plan: (made.append(plan.tensor_bytes), real(self, plan))
+    )
+    monkeypatch.setattr(StagingBuffers, "_buffer", unchanged(StagingBuffers._buffer))
+    run_small(tmp_path / "run", *IN_BACKGROUND, "grpo.max_num_steps=3")
+    run_small(tmp_path / "at once", "grpo.max_num_steps=3")
+    saved = events(tmp_path / "run", "checkpoint")
+    assert [event["step"] for event in saved] == [2, 3]
+    (size,) = made
+    assert 0.9 * saved[0]["bytes"] < size < saved[0]["bytes"]
+
+
+def unchanged(real):
+    """A save takes the buffer that is there: none is made by the training thread."""
+
+    def buffer(self, file, size, *, page_locked):
+        present = self._buffers[file]
+        assert real(self, file, size, page_locked=page_locked) is present
+        return present
+
+    return buffer
 
 
 def test_without_the_optimizer_adam_begins_anew_which_is_said(tmp_path):

@@ -71,6 +71,18 @@ def test_in_a_rollout_that_would_take_too_long_it_is_given_up_and_done_again(who
     assert (outcome.steps, outcome.saved) == (2, True)
 
 
+def test_with_dynamic_sampling_it_goes_on_with_the_prompts_that_come_next(tmp_path):
+    options = (
+        *OPTIONS, "grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=50",
+        "grpo.max_num_epochs=9", "grpo.val_period=0",
+    )  # fmt: skip
+    run_quick(tmp_path / "whole", *options)
+    for steps in range(1, STEPS + 1):
+        run_quick(tmp_path / "run", *options, f"grpo.max_num_steps={steps}")
+    assert_same_run(tmp_path / "run", tmp_path / "whole", STEPS)
+    assert sum(line.get("rollout/discarded_groups", 0) for line in metrics_of(tmp_path / "whole")) > 0
+
+
 def test_moves_into_a_phase_are_not_given_up_half_done(whole, tmp_path, monkeypatch):
     real, entered, moved = Placement.enter, [], []
 
