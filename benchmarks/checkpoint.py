@@ -102,13 +102,13 @@ def main(
     ):
         bench = _Bench(policy, layout, batch, Path(place))
         first = bench.first_staging()
-        typer.echo(f"first staging {first:.2f} s", err=True)
+        typer.echo(first, err=True)
         measured = []
         for number in range(rounds):
             last = number == rounds - 1
             measured.append(bench.round(at_once=at_once, finish=finish or not last))
             typer.echo(str(measured[-1]), err=True)
-        facts = {**_facts(bench, layout, folder), "first staging": f"{first:.2f} s, the buffers made"}
+        facts = {**_facts(bench, layout, folder), "first staging": first}
         found = judged(measured)
         out.mkdir(parents=True, exist_ok=True)
         page, name = markdown(measured, found, facts), name or f"checkpoint-{device.value}"
@@ -182,11 +182,15 @@ class _Bench:
         self.size = policy.ranks.stage(copy=False).bytes
         self._copy = _Copy(self.size // layout.ranks) if layout.device == "cpu" else None
 
-    def first_staging(self) -> float:
-        """Seconds of the first save, which makes the buffers; what it staged is not written."""
+    def first_staging(self) -> str:
+        """What making the buffers costs the steps beside it, and the first save then; what it staged is not written."""
+        quiet = self._step()
+        self.policy.ranks.prepare()
+        beside = [self._step() for _ in range(3)]
         seconds = _timed(lambda: self.policy.ranks.stage(copy=True))
-        self.policy.train(self._batch)
-        return seconds
+        self._step()
+        steps = ", ".join(f"{each:.2f}" for each in beside)
+        return f"{seconds:.2f} s, after steps of {steps} s while memory was made (a quiet one: {quiet:.2f} s)"
 
     def round(self, *, at_once: bool, finish: bool) -> Round:
         """Copy and staging are measured alike: each after a step, when nothing is in a cache."""

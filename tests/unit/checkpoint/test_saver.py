@@ -173,7 +173,11 @@ def test_the_report_tells_size_times_and_rate(policy, tmp_path):
 
 def test_memory_is_made_once_and_for_saves_in_the_background_alone(policy, tmp_path, monkeypatch):
     prepared = []
-    monkeypatch.setattr(LocalState, "prepare", prepared.append)
+
+    def prepare(self):
+        prepared.append(self)
+
+    monkeypatch.setattr(LocalState, "prepare", prepare)
     at_once, beside = make_saver(policy, tmp_path, in_background=False), make_saver(policy, tmp_path)
     for saver in (at_once, beside, beside):
         saver.prepare()
