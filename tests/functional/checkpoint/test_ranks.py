@@ -43,13 +43,13 @@ def kill_last_rank(policy):
     os.kill(policy._group.places[-1].pid, signal.SIGKILL)
 
 
-def assert_close(directory, other):
+def assert_close(directory, other, steps=STEPS):
     """Two ranks add up in another order."""
     for mine, its in zip(metrics_of(directory), metrics_of(other), strict=True):
         mine.pop("train/padding_efficiency", None)
         mine.pop("performance/dispatches", None)
         assert mine == pytest.approx({name: its[name] for name in mine}, rel=1e-4, abs=1e-5)
-    mine, its = state_of(directory, STEPS), state_of(other, STEPS)
+    mine, its = state_of(directory, steps), state_of(other, steps)
     for name, each in its.items():
         if name.startswith("policy/model."):
             torch.testing.assert_close(mine[name], each, rtol=1e-4, atol=1e-5)
