@@ -16,6 +16,13 @@ PREFIX = "rng/"
 _TORCH, _CUDA, _PYTHON, _NUMPY = "torch", "torch_cuda", "python", "numpy"
 
 
+def seed_rng(seed: int) -> None:
+    """Nothing of the trainer draws from the global generators, but what a user plugs in may."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(seed)
+
+
 def capture_rng(prefix: str = PREFIX) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and values of torch (CPU, and the current CUDA device once CUDA is in use), `random` and numpy.
 

@@ -157,8 +157,15 @@ def check_failed(directory, *, steps):
 
 
 def phases_of(patch):
+    """Those that have begun."""
     entered, real = [], loop.Trainer._enter
-    patch.setattr(loop.Trainer, "_enter", lambda self, phase: (entered.append(phase), real(self, phase))[1])
+
+    def enter(self, phase):
+        charges = real(self, phase)
+        entered.append(phase)
+        return charges
+
+    patch.setattr(loop.Trainer, "_enter", enter)
     return entered
 
 
@@ -197,6 +204,15 @@ def test_a_failed_write_ends_the_run_before_the_next_update(tmp_path, monkeypatc
 
 
 def test_a_failed_write_ends_the_run_before_the_next_phase(tmp_path, monkeypatch):
+    entered = phases_of(monkeypatch)
+    FailsAt(monkeypatch, DTensorPolicy, "train", 6)  # the last update of step 3, after which the next one would begin
+    with pytest.raises(CheckpointError, match=r"step_2: .*No space left"):
+        run_small(tmp_path / "run", *IN_BACKGROUND, *UPDATES, "grpo.val_period=0")
+    assert entered[-1] == "policy_training"
+    assert [line["step"] for line in lines(tmp_path / "run")][-1] == 3
+
+
+def test_a_failed_write_ends_the_run_before_a_validation(tmp_path, monkeypatch):
     entered = phases_of(monkeypatch)
     FailsAt(monkeypatch, loop, "reward_metrics", 3)  # after the updates of step 3, which validates
     with pytest.raises(CheckpointError, match=r"step_2: .*No space left"):

@@ -47,6 +47,7 @@ def test_one_rank_alone_is_that_policy_without_a_process_group(tmp_path):
     assert not dist.is_initialized()
     assert torch.get_num_threads() == config.cluster.cpu_threads
     assert rank.weight_version() == 0
+    assert torch.initial_seed() == config.grpo.seed, "two runs draw the same in their ranks too"
     weights = dict(tensor.unpack() for tensor in rank.open_weights(10**9))
     expected = dict(DTensorPolicy.from_config(config).export_weights())
     assert weights.keys() == expected.keys()
