@@ -71,6 +71,10 @@ class Round:
     sync_save: float | None = None
 
 
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
 def main(
     *,
     device: Annotated[Device, typer.Option()] = Device.cpu,
@@ -288,4 +292,4 @@ def _facts(bench: _Bench, layout: Layout, folder: Path | None) -> dict[str, str]
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()
