@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -64,9 +66,10 @@ def trained(shape: LlamaConfig, layout: Layout) -> Iterator[Trained]:
         shape.save_pretrained(folder)
         config = _config(folder, layout)
         if layout.ranks == 1 and layout.backend == "dtensor":
+            builder: Any = AutoModelForCausalLM
             torch.manual_seed(0)
             with torch.device(layout.device):
-                built = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+                built = builder.from_config(shape, dtype=torch.float32)
             policy = DTensorPolicy(built, config, device=layout.device)
             yield Trained(policy, LocalState(policy))
             return
@@ -86,17 +89,15 @@ def make_measured_rank(config: Config) -> RankPolicy:
     from grpo.workers.policy import dtensor
 
     device = "cuda" if config.cluster.gpus_per_node else "cpu"
-    dtensor.random_weights = lambda folder, _seed: _readers(folder, device)
-    if config.policy.megatron_cfg.enabled:
-        from grpo.workers.megatron import policy as megatron
+    with ExitStack() as stack:
+        stack.enter_context(
+            mock.patch.object(dtensor, "random_weights", lambda folder, _seed: _readers(folder, device))
+        )
+        if config.policy.megatron_cfg.enabled:
+            from grpo.workers.megatron import policy as megatron
 
-        megatron._random = lambda folder, _config: _Drawn(folder, device)  # noqa: SLF001
-    return make_rank(config)
-
-
-def _drawn(folder: Path, device: str) -> Iterator[tuple[str, Reader]]:
-    for name, each in shape_of_model(folder).named_parameters():
-        yield name, _Drawn(each, device).__getitem__
+            stack.enter_context(mock.patch.object(megatron, "_random", lambda folder, _config: _Drawn(folder, device)))
+        return make_rank(config)
 
 
 class _Drawn(Mapping[str, Tensor]):
