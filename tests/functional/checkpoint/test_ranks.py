@@ -55,7 +55,8 @@ def assert_close(directory, other, steps=STEPS):
             torch.testing.assert_close(mine[name], each, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("moment", [pytest.param("train", marks=pytest.mark.nightly), "write"])
+@pytest.mark.nightly  # by day: test_killed_ranks.py
+@pytest.mark.parametrize("moment", ["train", "write"])
 def test_a_run_of_which_a_rank_was_killed_goes_on_from_its_last_checkpoint(whole, tmp_path, monkeypatch, moment):
     at_call(monkeypatch, PolicyGroup, moment, 3, kill_last_rank)
     with pytest.raises(WorkerError, match="rank 1"):
