@@ -160,7 +160,7 @@ class Saver:
         return SaveReport(saved, content.seconds, self.in_background, moved_seconds)
 
 
-def _started(task: Callable[[], SaveReport], on_failure: Callable[[], None]) -> Future[SaveReport]:
+def _started(task: Callable[[], SaveReport], on_failure: Callable[[], None] = lambda: None) -> Future[SaveReport]:
     """On a thread that does not keep the process from ending: what is then half written has a temporary name.
 
     Those that write for it do; `grpo.cli.main` bounds how long.
