@@ -6,6 +6,7 @@ import argparse
 import importlib.metadata
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,15 +34,19 @@ class Part:
     about: str
     needs: float  # seconds: with less left it is not begun
     most: float  # seconds it may take
+    gpus: int = 1
 
 
 PARTS = (
-    Part("dtensor-1b", "the PyTorch worker against a bare loop, 1B; log-probs; memory; where the time goes", 60, 150),
-    Part("dtensor-8b", "the PyTorch worker on as many layers of 8B as fit: MFU, memory, where the time goes", 60, 130),
-    Part("megatron-1b", "the Megatron-Core worker against a bare loop, 1B", 60, 130),
-    Part("step", "whole steps of the trainer with vLLM, 1B: what is around the work", 90, 200),
+    Part("dtensor-1b", "the PyTorch worker against a bare loop, 1B; log-probs; memory; where the time goes", 45, 145),
+    Part("dtensor-8b", "the PyTorch worker on as many layers of 8B as fit: MFU, memory, where the time goes", 40, 130),
+    Part("megatron-1b", "the Megatron-Core worker against a bare loop, 1B", 45, 130),
+    Part("step", "whole steps of the trainer with vLLM, 1B: what is around the work", 80, 145),
     Part("dtensor-8b-paired", "the PyTorch worker against a bare loop on eight layers of 8B", 45, 90),
+    Part("offload", "the PyTorch worker with its state on the CPU, 1B: memory, time", 30, 90),
     Part("limits", "what the GPU does at best", 15, 40),
+    Part("dtensor-8b-2gpu", "the PyTorch worker against a bare FSDP2 loop, 8B over two GPUs", 40, 145, gpus=2),
+    Part("megatron-8b-2gpu", "the Megatron-Core worker against a bare loop, 8B over two GPUs", 40, 145, gpus=2),
 )
 CLOSING_S = 15.0  # of a part's time, for what follows the last round
 
@@ -51,7 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help=f"folder for {RESULTS} and {PAGE}")
     parser.add_argument("--seconds", type=float, default=520.0, help="for all parts; what no time is left for is named")
-    parser.add_argument("--parts", default=",".join(each.name for each in PARTS), help="some of: %(default)s")
+    parser.add_argument("--parts", help="some of: " + ", ".join(each.name for each in PARTS))
     parser.add_argument("--size", choices=["h200", "tiny"], default="h200", help="tiny: on a CPU, to try the programme")
     parser.add_argument("--engine", choices=["vllm", "hf"], default="vllm", help="of the whole steps")
     parser.add_argument("--only", help=argparse.SUPPRESS)
@@ -59,11 +64,18 @@ def main() -> int:
     if options.only is not None:
         return run_part(options.only, options)
     by_name = {each.name: each for each in PARTS}
-    names = options.parts.split(",")
+    names = options.parts.split(",") if options.parts else [each.name for each in PARTS if each.gpus <= gpus()]
     unknown = sorted(set(names) - set(by_name))
     if unknown:
         parser.error(f"--parts {unknown[0]}: one of {', '.join(by_name)}")
     return run_all([by_name[name] for name in names], options)
+
+
+def gpus() -> int:
+    """On this machine; 1 without any."""
+    import torch
+
+    return max(1, torch.cuda.device_count())
 
 
 def run_all(parts: Sequence[Part], options: argparse.Namespace) -> int:
@@ -92,8 +104,14 @@ def run_all(parts: Sequence[Part], options: argparse.Namespace) -> int:
 
 def start(part: Part, limit: float, options: argparse.Namespace) -> None:
     """Run a part and wait for it; a failure becomes a record."""
+    launcher = []
+    if part.gpus > 1:
+        launcher = [
+            "-m", "torch.distributed.run", "--nproc-per-node", str(part.gpus), "--master-addr", "127.0.0.1",
+            "--master-port", str(free_port()),
+        ]  # fmt: skip
     command = [
-        sys.executable, "-m", "benchmarks.gpu", "--only", part.name, "--out", str(options.out.resolve()),
+        sys.executable, *launcher, "-m", "benchmarks.gpu", "--only", part.name, "--out", str(options.out.resolve()),
         "--seconds", str(limit), "--size", options.size, "--engine", options.engine,
     ]  # fmt: skip
     paths = [str(ROOT), *([os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else [])]
@@ -118,7 +136,14 @@ def start(part: Part, limit: float, options: argparse.Namespace) -> None:
 
 
 def run_part(name: str, options: argparse.Namespace) -> int:
-    """In the part's own process: write each record as it comes, and a traceback where it fails."""
+    """In the part's own process: write each record as it comes, and a traceback where it fails.
+
+    Of several ranks the first writes.
+    """
+    if int(os.environ.get("RANK", "0")):
+        for _ in measured(name, options):
+            pass
+        return 0
     try:
         for found in measured(name, options):
             record(options.out, name, found)
@@ -135,7 +160,7 @@ def run_part(name: str, options: argparse.Namespace) -> int:
 
 def measured(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The records of a part."""
-    from benchmarks.gpu import parts
+    from benchmarks.gpu import parts, ranks
     from benchmarks.gpu.step import overhead
 
     size = parts.H200 if options.size == "h200" else parts.TINY
@@ -155,8 +180,19 @@ def measured(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
             yield from overhead(
                 size.small, Path(folder), engine=options.engine, overrides=small, limit=max(30.0, options.seconds - 5)
             )
-    else:
+    elif name == "offload":
+        yield from ranks.offloaded(size.small, size, deadline)
+    elif name == "limits":
         yield from parts.limits(size)
+    else:
+        yield from ranks.over_ranks(name.partition("-")[0], size.large, size, deadline)
+
+
+def free_port() -> int:
+    """Of this host."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 TINY_STEP = (

@@ -1,26 +1,25 @@
 """A training loop in plain PyTorch, as good as we can write one: what the policy worker is measured against.
 
-transformers' module in the compute dtype over float32 masters, the same attention kernel and the same chunked
-log-probs as the worker, gradients added up in float32 as each is ready, fused AdamW. Its packs lie on the device
-beforehand; it has no metrics, no checks, no protocol.
+The worker's kernels: its layers in the compute dtype over float32 masters, its chunked log-probs, its gradients added
+up in float32 by the products that make them; fused AdamW. Its packs lie on the device beforehand; it has no metrics, no
+checks, no protocol.
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
 from benchmarks.gpu.settings import ADAMW, MAX_GRAD_NORM
 from benchmarks.gpu.work import CLIP, Pack
+from grpo.workers.policy.attention import PackedBounds
+from grpo.workers.policy.layers import use_own_layers
+from grpo.workers.policy.precision import RoundedCopy
 from grpo.workers.policy.token_logprobs import token_logprobs
-
-ATTENTION = "bare_packed"
 
 
 class BareLoop:
@@ -28,20 +27,11 @@ class BareLoop:
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, *, checkpointing: bool = False) -> None:
         """`model` has float32 weights on the device where it is to be trained, and becomes this loop's own."""
-        AttentionInterface.register(ATTENTION, packed_attention)
-        self.masters = [nn.Parameter(each.detach()) for each in model.parameters()]
-        memo: dict[int, object] = {}
-        if dtype == torch.float32:
-            self.masters = list(model.parameters())
-            self.model = model
-        else:
-            memo |= {id(each): nn.Parameter(each.detach().to(dtype)) for each in model.parameters()}
-            self.model = copy.deepcopy(model, memo)  # buffers keep their dtype
-        self.model.set_attn_implementation(ATTENTION)
-        self._rounded = list(self.model.parameters())
-        if dtype != torch.float32:
-            for master, rounded in zip(self.masters, self._rounded, strict=True):
-                rounded.register_post_accumulate_grad_hook(_into(master))  # type: ignore[no-untyped-call]
+        use_own_layers(model)
+        self._rounded = None if dtype == torch.float32 else RoundedCopy(model, dtype)
+        self.model = model if self._rounded is None else self._rounded.module
+        self.masters = list(model.parameters())
+        self._head_gradient = None if self._rounded is None else self._rounded.head_gradient
         self._checkpointing = checkpointing
         self._optimizer = torch.optim.AdamW(
             self.masters, lr=ADAMW["lr"], betas=tuple(ADAMW["betas"]), eps=ADAMW["eps"],  # type: ignore[arg-type]
@@ -56,9 +46,8 @@ class BareLoop:
             torch.nn.utils.clip_grads_with_norm_(self.masters, MAX_GRAD_NORM, norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        if self._rounded[0] is not self.masters[0]:
-            with torch.no_grad():
-                torch._foreach_copy_(self._rounded, self.masters)
+        if self._rounded is not None:
+            self._rounded.refresh()
         return loss
 
     def backward(self, packs: list[Pack]) -> Tensor:
@@ -73,24 +62,26 @@ class BareLoop:
 
     def logprobs(self, pack: Pack) -> Tensor:
         """[N]"""
-        return token_logprobs(self.states(pack), self.model.get_output_embeddings().weight, pack.targets).logprobs
+        weight = self.model.get_output_embeddings().weight
+        return token_logprobs(self.states(pack), weight, pack.targets, gradient=self._head_gradient).logprobs
 
     def states(self, pack: Pack) -> Tensor:
         """[N, H]: hidden states that predict the trained tokens."""
         trunk: Any = self.model.get_decoder()
+        packed = PackedBounds(pack.lengths, pack.bounds)
         if not self._checkpointing:
-            hidden = trunk(input_ids=pack.input_ids, position_ids=pack.position_ids, use_cache=False, pack=pack)[0]
+            hidden = trunk(input_ids=pack.input_ids, position_ids=pack.position_ids, use_cache=False, packed=packed)[0]
         else:
-            hidden = self._checkpointed(trunk, pack)
+            hidden = self._checkpointed(trunk, pack, packed)
         return cast("Tensor", hidden)[0].index_select(0, pack.predictors)
 
-    def _checkpointed(self, trunk: Any, pack: Pack) -> Tensor:
+    def _checkpointed(self, trunk: Any, pack: Pack, packed: PackedBounds) -> Tensor:
         hidden = trunk.embed_tokens(pack.input_ids)
         angles = trunk.rotary_emb(hidden, pack.position_ids)
         for layer in trunk.layers:
             hidden = checkpoint(
                 layer, hidden, attention_mask=None, position_ids=pack.position_ids, position_embeddings=angles,
-                pack=pack, use_reentrant=False, preserve_rng_state=False,
+                packed=packed, use_reentrant=False, preserve_rng_state=False,
             )  # fmt: skip
         return cast("Tensor", trunk.norm(hidden))
 
@@ -100,35 +91,3 @@ def clipped_loss(logprobs: Tensor, pack: Pack) -> Tensor:
     ratio = (logprobs - pack.old_logprobs).exp()
     clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
     return -torch.minimum(ratio * pack.advantages, clipped * pack.advantages).sum()
-
-
-def packed_attention(
-    _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _mask: None, *, scaling: float, pack: Pack, **_: Any
-) -> tuple[Tensor, None]:
-    """[1, heads, W, D] -> [1, W, heads, D]; each sequence sees itself alone."""
-    if query.is_cuda and query.dtype != torch.float32:
-        from torch.nn.attention.varlen import varlen_attn
-
-        q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
-        k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in (k, v))
-        longest = max(pack.lengths)
-        output = varlen_attn(q, k, v, pack.bounds, pack.bounds, longest, longest, scale=scaling, window_size=(-1, 0))
-        return cast("Tensor", output)[None], None
-    parts = [
-        scaled_dot_product_attention(*each, is_causal=True, scale=scaling, enable_gqa=True)
-        for each in zip(*(torch.split(each, pack.lengths, 2) for each in (query, key, value)), strict=True)
-    ]
-    return torch.cat(parts, 2).transpose(1, 2).contiguous(), None
-
-
-def _into(master: nn.Parameter) -> Any:
-    @torch.no_grad()
-    def add(rounded: Tensor) -> None:
-        assert rounded.grad is not None
-        if master.grad is None:
-            master.grad = rounded.grad.float()
-        else:
-            master.grad += rounded.grad
-        rounded.grad = None
-
-    return add

@@ -24,6 +24,7 @@ from grpo.models.megatron.settings import ParallelSizes, transformer_config
 from grpo.models.megatron.shape import ModelShape
 from grpo.workers.megatron.attention import CausalAttention
 from grpo.workers.megatron.cpu_shim import megatron_on_cpu
+from grpo.workers.megatron.main_gradient import MainGradient
 from grpo.workers.policy.token_logprobs import token_logprobs
 
 
@@ -89,7 +90,9 @@ class BareMegatron:
 
         def _loss(hidden: Tensor, pack: Pack) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
             states = hidden[:, 0].index_select(0, pack.predictors)
-            logprobs = token_logprobs(states, self.model.output_weight, pack.targets).logprobs
+            weight = self.model.output_weight
+            gradient = MainGradient(weight, embeds=self.model.share_embeddings_and_output_weights)
+            logprobs = token_logprobs(states, weight, pack.targets, gradient=gradient).logprobs
             loss = clipped_loss(logprobs, pack) / tokens
             total.add_(loss.detach())
             return loss, torch.zeros((), dtype=torch.int, device=hidden.device), {}

@@ -26,18 +26,24 @@ def seconds(work: Work, device: str) -> float:
 
 
 def alternately(
-    sides: Mapping[str, Work], *, rounds: int, device: str, warm_up: int = 2, deadline: float = float("inf")
+    sides: Mapping[str, Work],
+    *,
+    rounds: int,
+    device: str,
+    warm_up: int = 2,
+    deadline: float = float("inf"),
+    agreed: Callable[[bool], bool] = bool,
 ) -> dict[str, list[float]]:
     """Seconds of each side in each round, the sides in turn; `time.monotonic()` past `deadline` ends it early.
 
-    At least one round is taken, whatever the time.
+    At least one round is taken, whatever the time. Over ranks `agreed` says whether all of them have time left.
     """
     for _ in range(warm_up):
         for work in sides.values():
             work()
     found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
-        if number and time.monotonic() > deadline:
+        if number and not agreed(time.monotonic() <= deadline):
             break
         for name, work in sides.items():
             found[name].append(seconds(work, device))

@@ -21,8 +21,16 @@ HEAD = "output layer's products"
 HEAD_OTHER = "log-probs of logits"
 OPTIMIZER = "optimizer"
 GRADIENTS = "adding and rounding of weights and gradients"
-OTHER = "norms, rotary, residuals, rest"
-KINDS = (PROJECTIONS, MLP, HEAD, ATTENTION, MLP_OTHER, HEAD_OTHER, GRADIENTS, OPTIMIZER, OTHER)
+NORMS = "norms and rotary embeddings"
+OTHER = "residuals, embedding, rest"
+KINDS = (PROJECTIONS, MLP, HEAD, ATTENTION, MLP_OTHER, HEAD_OTHER, GRADIENTS, OPTIMIZER, NORMS, OTHER)
+# What names tell. Kernels launched from Python count for the autograd function that launches them.
+NAMED = {
+    "adam": OPTIMIZER, "_foreach_norm": OPTIMIZER, "multi_tensor": OPTIMIZER, "flash": ATTENTION, "varlen": ATTENTION,
+    "scaled_dot_product": ATTENTION,
+    "rmsnorm": NORMS, "rms_norm": NORMS, "rotary": NORMS, "swiglu": MLP_OTHER, "tokenlogprobs": HEAD_OTHER,
+    "vocabularyparallel": HEAD_OTHER,
+}  # fmt: skip
 
 Shapes = Sequence[Sequence[int]]
 
@@ -38,10 +46,9 @@ class Kind:
 def kind_of(name: str, shapes: Shapes, dimensions: Dimensions, weights: frozenset[tuple[int, ...]]) -> str:
     """What an operation with inputs of these shapes is for. `weights` are the shapes of the model's parameters."""
     lowered = name.lower()
-    if any(part in lowered for part in ("adam", "_foreach_norm", "multi_tensor")):
-        return OPTIMIZER
-    if any(part in lowered for part in ("flash", "varlen", "scaled_dot_product")):
-        return ATTENTION
+    named = [kind for part, kind in NAMED.items() if part in lowered]
+    if named:
+        return named[0]
     given = [tuple(shape) for shape in shapes if shape and all(isinstance(size, int) for size in shape)]
     if "_foreach" in lowered or (name not in MATMULS and given and all(shape in weights for shape in given)):
         return GRADIENTS  # a norm's weight is multiplied with hidden states too, but that is no work on weights alone

@@ -17,7 +17,7 @@ _TERMS = {"layers": "layers", "attention": "attention (causal half)", "head": "o
 
 def markdown(records: Sequence[Record]) -> str:
     """All parts in their order; a record of an unknown kind is an error."""
-    lines = ["# Policy workers on one GPU", ""]
+    lines = ["# Policy workers on GPUs", ""]
     part = None
     for record in records:
         if record["part"] != part and record["kind"] != "machine":
@@ -39,7 +39,8 @@ def _machine(record: Record) -> list[str]:
 
 
 def _about(record: Record) -> str:
-    return f"{record['shape']}, {record['backend']}, packs of {record['cap']} tokens"
+    gpus = f", {record['gpus']} GPUs" if "gpus" in record else ""
+    return f"{record['shape']}, {record['backend']}{gpus}, packs of {record['cap']} tokens"
 
 
 def _training(record: Record) -> list[str]:
@@ -58,7 +59,7 @@ def _training(record: Record) -> list[str]:
 
 def _work(record: Record) -> str:
     tokens = f"{record['tokens']} tokens ({record['trained_tokens']} trained)"
-    return f"{record['sequences']} sequences, {tokens} in {record['packs']} packs an update"
+    return f"{record['sequences']} sequences, {tokens} in {record['packs']} packs a GPU and update"
 
 
 def _scoring(record: Record) -> list[str]:

@@ -115,9 +115,9 @@ def _paired_at(cap: int, made: list[Any], side: Side, shape: Shape, size: Size, 
     about = {"shape": shape.title, "backend": side.backend, "cap": cap}
     dimensions = dimensions_of(shape)
     batch = random_batch(cap, size.tokens // cap, dimensions.vocab)
-    before = _allocated(size)
+    before = allocated(size)
     ours = side.make(shape, config, size)
-    yield about | _memory(ours, batch, planned_training_bytes(shape, config), size, before=before)
+    yield about | memory_record(ours, batch, planned_training_bytes(shape, config), size, before=before)
     yield about | {"kind": "waits", "waits": _waits(ours, batch, size)}
     if not made:
         made.append(side.bare(shape, ours, size))
@@ -174,15 +174,15 @@ def _trained(
 ) -> tuple[Policy | None, Any]:
     """A worker that has trained and its record of memory, or None and what the allocator said where it did not fit."""
     try:
-        before = _allocated(size)
+        before = allocated(size)
         ours = make()
-        return ours, _memory(ours, batch, plan, size, before=before)
+        return ours, memory_record(ours, batch, plan, size, before=before)
     except torch.OutOfMemoryError as error:
         return None, str(error)
 
 
-def comparison(found: Mapping[str, list[float]], flops: Flops, batch: Batch, packs: int) -> Record:
-    """Seconds of both sides, their ratio round by round, and each side's MFU."""
+def comparison(found: Mapping[str, list[float]], flops: Flops, batch: Batch, packs: int, *, gpus: int = 1) -> Record:
+    """Seconds of both sides, their ratio round by round, and each side's MFU. `packs` are of one GPU."""
     record: Record = {
         "kind": "training",
         "tokens": sum(batch.lengths.tolist()) - len(batch),
@@ -191,7 +191,7 @@ def comparison(found: Mapping[str, list[float]], flops: Flops, batch: Batch, pac
         "packs": packs,
         "flops": {"layers": flops.layers, "attention": flops.attention, "head": flops.head, "total": flops.total},
         "seconds": {name: list(values) for name, values in found.items()},
-        "mfu": {name: flops.total / Spread.of(values).median / PEAK_FLOPS for name, values in found.items()},
+        "mfu": {name: flops.total / Spread.of(values).median / (gpus * PEAK_FLOPS) for name, values in found.items()},
     }
     if "bare" in found:
         record["ratio"] = _ratio(found["ours"], found["bare"])
@@ -228,7 +228,7 @@ def _scoring(ours: Policy, bare: Any, batch: Batch, packs: list[Any], size: Size
     }
 
 
-def _memory(ours: Policy, batch: Batch, plan: Mapping[str, float], size: Size, *, before: int) -> Record:
+def memory_record(ours: Policy, batch: Batch, plan: Mapping[str, float], size: Size, *, before: int) -> Record:
     """Peak of three updates, the first of which makes the optimizer's state, beside the plan."""
     if size.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -277,7 +277,7 @@ def _shares(
     }
 
 
-def _allocated(size: Size) -> int:
+def allocated(size: Size) -> int:
     return torch.cuda.memory_allocated() if size.device == "cuda" else 0
 
 

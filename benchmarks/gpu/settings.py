@@ -19,9 +19,12 @@ def worker_config(
     checkpointing: bool = False,
     gpus: int = 1,
     cap_logprob: int = 0,
+    cpu_offload: bool = False,
 ) -> Config:
     """Clipped loss over old log-probs, mean over tokens, no KL term; packs of `cap` tokens."""
     backend_settings: dict[str, Any] = {"activation_checkpointing": checkpointing}
+    if cpu_offload:
+        backend_settings["cpu_offload"] = True
     if backend == "megatron":
         backend_settings["enabled"] = True
     return Config.model_validate(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,9 +18,13 @@ from megatron.core.models.gpt.gpt_layer_specs import (
 )
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.mlp import MLP
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch import Tensor, nn
 
+from grpo.kernels.norm import rms_norm
+from grpo.kernels.swiglu import swiglu_joined
+from grpo.models.megatron.extensions import use_own_extensions
 from grpo.models.megatron.shape import ModelShape
 
 
@@ -32,7 +36,9 @@ class PackedRow(PackedSeqParams):  # type: ignore[misc]
     to one sequence, with the positions that the model gave it, and need not wait for the device to learn the bounds.
     """
 
-    lengths: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)  # empty: rows that are not packed
+    cosine: Tensor | None = None  # [W, 1, D / 2] of the positions' angles, for layers other than Transformer Engine's
+    sine: Tensor | None = None
 
 
 class RMSNorm(nn.Module):
@@ -48,7 +54,16 @@ class RMSNorm(nn.Module):
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return torch.nn.functional.rms_norm(hidden, (hidden.shape[-1],), self.weight, self.eps)
+        return rms_norm(hidden, self.weight, self.eps)
+
+
+class SwigluMLP(MLP):  # type: ignore[misc]
+    """Megatron's MLP without biases, its activation and product in one kernel."""
+
+    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        both, _bias = self.linear_fc1(hidden_states)
+        output, _bias = self.linear_fc2(swiglu_joined(both))
+        return output, None
 
 
 def parameter_device(config: TransformerConfig) -> torch.device:
@@ -72,6 +87,7 @@ def layer_specs(shape: ModelShape, layers: int, *, core_attention: Callable[...,
 
         spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=shape.qk_norm)
         return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=TENorm)
+    use_own_extensions()
     spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=shape.qk_norm)
     spec.submodules.input_layernorm = RMSNorm
     spec.submodules.pre_mlp_layernorm = RMSNorm
@@ -102,16 +118,22 @@ class PolicyGPT(GPTModel):  # type: ignore[misc]
         )
         self._padding_token = shape.padding_token
         self.register_buffer("rotary_frequencies", shape.rotary_frequencies.clone(), persistent=False)
+        if not config.apply_rope_fusion:  # not Transformer Engine's layers
+            for layer in self.decoder.layers:
+                layer.mlp.__class__ = SwigluMLP
 
     def forward(self, input_ids: Tensor, positions: Tensor, packed: PackedRow | None) -> Tensor:
         """input_ids [R, W], positions [W] -> [W, R, H], or this rank's part of W with sequence parallelism."""
         hidden = self._embedded(input_ids, positions) if self.pre_process else None
         angles = torch.outer(positions.float(), self.rotary_frequencies)
+        rotary: Tensor | None = None
+        if self.config.apply_rope_fusion:
+            rotary = torch.cat((angles, angles), -1)[:, None, None, :]
+        else:  # by the attention between queries and keys
+            cosine, sine = (each.to(self.config.params_dtype)[:, None] for each in (angles.cos(), angles.sin()))
+            packed = replace(packed or PackedRow(qkv_format="sbhd"), cosine=cosine, sine=sine)
         return self.decoder(  # type: ignore[no-any-return]
-            hidden_states=hidden,
-            attention_mask=None,
-            rotary_pos_emb=torch.cat((angles, angles), -1)[:, None, None, :],
-            packed_seq_params=packed,
+            hidden_states=hidden, attention_mask=None, rotary_pos_emb=rotary, packed_seq_params=packed
         )
 
     def _embedded(self, input_ids: Tensor, positions: Tensor) -> Tensor:

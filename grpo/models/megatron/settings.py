@@ -55,11 +55,12 @@ def transformer_config(
         use_cpu_initialization=on_cpu,
         params_dtype=dtype,
         bf16=dtype == torch.bfloat16,
-        # Megatron's fusions are extensions of apex and Transformer Engine, or compiled when first used.
+        # Megatron's fusions are extensions of apex and Transformer Engine, or compiled when first used: `gpt` and
+        # `extensions` have their own.
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
-        gradient_accumulation_fusion=False,
+        gradient_accumulation_fusion=not transformer_engine,
         persist_layer_norm=transformer_engine,
         apply_rope_fusion=transformer_engine,
         tensor_model_parallel_size=sizes.tensor,

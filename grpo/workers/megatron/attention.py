@@ -1,4 +1,4 @@
-"""The attention between queries, keys and values of Megatron's own layers: causal, packed sequences kept apart."""
+"""Rotary embedding and attention of Megatron's own layers: causal, packed sequences kept apart."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from grpo.kernels.rotary import rotary
 from grpo.models.megatron.gpt import PackedRow
 from grpo.workers.policy.attention import PackedBounds, causal_attention
 
@@ -23,8 +24,12 @@ class CausalAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: PackedRow | None = None, **__: Any
     ) -> Tensor:
         """[W, R, heads, D] -> [W, R, heads x D]."""
-        packed = packed_seq_params
-        bounds = None if packed is None else PackedBounds(packed.lengths, packed.cu_seqlens_q)
-        q, k, v = (each.permute(1, 2, 0, 3) for each in (query, key, value))
-        attended, _mask = causal_attention(self, q, k, v, None, scaling=self._scale, packed=bounds)
+        row = packed_seq_params
+        assert row is not None, "the model gives the angles"
+        assert row.cosine is not None
+        assert row.sine is not None
+        query, key = rotary(query, key, row.cosine, row.sine)
+        bounds = PackedBounds(row.lengths, row.cu_seqlens_q) if row.lengths else None
+        q, k, v = (each.transpose(0, 1) for each in (query, key, value))
+        attended = causal_attention(q, k, v, scaling=self._scale, packed=bounds)
         return attended.transpose(0, 1).flatten(2)

@@ -28,10 +28,12 @@ from grpo.models.megatron.shape import ModelShape
 from grpo.models.megatron.weights import SafetensorsFolder, dtype_is_wide
 from grpo.placement.plan import plan_of
 from grpo.placement.resources import Resource
+from grpo.refit.manifest import Weight
 from grpo.workers.megatron.attention import CausalAttention
 from grpo.workers.megatron.compat import check_version
 from grpo.workers.megatron.cpu_shim import megatron_on_cpu
 from grpo.workers.megatron.inputs import MegatronInputs, idle_inputs, megatron_inputs
+from grpo.workers.megatron.main_gradient import MainGradient
 from grpo.workers.megatron.optimizer import TrainedStage
 from grpo.workers.megatron.parallel import join
 from grpo.workers.megatron.passes import predictor_states, run
@@ -40,7 +42,7 @@ from grpo.workers.megatron.state import load_masters, load_state, state
 from grpo.workers.megatron.transfer import StageWeights
 from grpo.workers.offload.movable import PlacedPolicy, Resources
 from grpo.workers.policy.context_parallel import refuse_context_parallel
-from grpo.workers.policy.forward import needed_lengths
+from grpo.workers.policy.forward import needed_lengths, trained_tokens
 from grpo.workers.policy.options import learning_rate_at, needs_reference, objective_options, planning
 from grpo.workers.policy.padding_tally import PaddingTally
 from grpo.workers.policy.token_logprobs import TokenLogprobs, token_logprobs
@@ -150,13 +152,13 @@ class MegatronPolicy(PlacedPolicy):
         """
         self.resources.need("train", *TRAINED)
         needed = needed_lengths(batch)
-        trained_tokens, learning_rate = int(batch.mask.sum()), self.learning_rate
-        if trained_tokens == 0:
+        trained, learning_rate = trained_tokens(batch), self.learning_rate
+        if trained == 0:
             return UpdateResult({"loss": 0.0, "grad_norm": 0.0, "learning_rate": learning_rate}, trained_tokens=0)
         assert batch.advantages is not None, "training needs advantages"
         on_policy = self._options.force_on_policy_ratio
         assert (batch.old_logprobs is None) == on_policy, "old log-probs are given exactly without the on-policy ratio"
-        denominators = Denominators(tokens=float(trained_tokens), sequences=float((needed > 0).sum()))
+        denominators = Denominators(tokens=float(trained), sequences=float((needed > 0).sum()))
         sums: list[MetricSums] = []
 
         def head(micro: MegatronInputs, hidden: Tensor) -> Tensor:
@@ -174,17 +176,22 @@ class MegatronPolicy(PlacedPolicy):
             run(self._trained.module, micros, head, self._place, train=True)
             norm = self._trained.clip()
             if not math.isfinite(norm):
-                self._refuse_gradients(norm, learning_rate, trained_tokens)
+                self._refuse_gradients(norm, learning_rate, trained)
             self.resources.changed(*TRAINED)
             self._trained.step(learning_rate)
             totals, efficiency = self._of_all_ranks(sums, micros, int(needed.sum()))
         self.weight_version += 1
         extra = {"grad_norm": norm, "learning_rate": learning_rate, "padding_efficiency": efficiency}
-        return UpdateResult({**totals.finalise(denominators), **extra}, trained_tokens)
+        return UpdateResult({**totals.finalise(denominators), **extra}, trained)
 
     def step_metrics(self) -> dict[str, float]:
         """See `Policy.step_metrics`: the padding of log-prob passes."""
         return self._padding.take()
+
+    def describe_weights(self) -> list[Weight]:
+        """See `Policy.describe_weights`."""
+        dtype = str(self._dtype).removeprefix("torch.")
+        return [Weight(name, self._weights.shape(name), dtype) for name in self._weights.names_of_model()]
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights as the forward pass sees them (compute dtype), under transformers names, tied ones once.
@@ -271,7 +278,10 @@ class MegatronPolicy(PlacedPolicy):
             "with_entropy": with_entropy,
         }
         if self._place.sizes.tensor == 1:
-            return token_logprobs(states, weight, micro.targets, **settings)
+            total = None
+            if model is self._trained.model and torch.is_grad_enabled():
+                total = MainGradient(weight, embeds=self._shape.tied and self._place.first_stage)
+            return token_logprobs(states, weight, micro.targets, **settings, gradient=total)
         first = self._place.tensor_rank * weight.shape[0]
         own = weight[: self._shape.vocab_size - first]  # without the rows that pad the vocabulary
         group = self._place.tensor_group
@@ -303,17 +313,20 @@ class MegatronPolicy(PlacedPolicy):
         self, sums: Sequence[MetricSums], micros: Sequence[MegatronInputs], real_tokens: int
     ) -> tuple[MetricSums, float]:
         """Metrics over the whole batch, and its padding efficiency."""
-        own = (_on_cpu(_merged(sums)), sum(each.input_ids.numel() for each in micros)) if self._place.speaks else None
+        computed = sum(each.input_ids.numel() for each in micros)
+        if dist.get_world_size() == 1:
+            return _merged(sums), real_tokens / computed
+        own = (_on_cpu(_merged(sums)), computed) if self._place.speaks else None
         every: list[tuple[MetricSums, int] | None] = [None] * dist.get_world_size()
         dist.all_gather_object(every, own)
         spoken = [each for each in every if each is not None]
-        return _merged([each for each, _ in spoken]), real_tokens / sum(computed for _, computed in spoken)
+        return _merged([each for each, _ in spoken]), real_tokens / sum(each for _, each in spoken)
 
-    def _refuse_gradients(self, norm: float, learning_rate: float, trained_tokens: int) -> None:
+    def _refuse_gradients(self, norm: float, learning_rate: float, trained: int) -> None:
         names = self._trained.non_finite()
         self._trained.zero_grad()
         raise FloatingPointError(
-            f"update {self.weight_version + 1}: the gradient norm is {norm} over {trained_tokens} trained tokens at "
+            f"update {self.weight_version + 1}: the gradient norm is {norm} over {trained} trained tokens at "
             f"learning rate {learning_rate:g}; {len(names)} parameters of this rank have gradients that are not "
             f"finite, first {names[:3]}; the weights are unchanged"
         )

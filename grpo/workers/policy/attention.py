@@ -6,11 +6,12 @@ kernels apply, and the cost is the sum of the squared lengths, not the square of
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
@@ -26,49 +27,48 @@ class PackedBounds:
     lengths: list[int]
     cumulative: Tensor  # [sequences + 1] int32, from 0, on the device of the row
 
+    @functools.cached_property
+    def longest(self) -> int:
+        """Of the lengths."""
+        return max(self.lengths)
+
     @classmethod
     def of(cls, lengths: list[int], device: torch.device) -> PackedBounds:
         ends = torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
         return cls(lengths, to_device(ends, device))
 
 
-def use_causal_attention(model: PreTrainedModel) -> None:
-    """Let the model attend by this module. transformers makes no mask for an attention it has no mask function for."""
-    AttentionInterface.register(NAME, causal_attention)
+def without_masks(model: PreTrainedModel) -> None:
+    """Let transformers make no mask: it makes none for an attention it has no mask function for."""
+    AttentionInterface.register(NAME, _refuse)
     model.set_attn_implementation(NAME)
 
 
+def _refuse(*_: Any, **__: Any) -> tuple[Tensor, None]:
+    raise AssertionError("the model's attention is not this project's own")
+
+
 def causal_attention(
-    _module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: None,
-    *,
-    scaling: float,
-    packed: PackedBounds | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Query [R, heads, W, D], key and value [R, kv heads, W, D] -> [R, W, heads, D], for AttentionInterface."""
-    assert attention_mask is None, "this attention has no use for a mask"
-    if packed is not None and query.is_cuda and query.dtype != torch.float32:
-        return _packed_on_gpu(query, key, value, packed, scaling), None
-    bounds = [query.shape[2]] if packed is None else packed.lengths
+    query: Tensor, key: Tensor, value: Tensor, *, scaling: float, packed: PackedBounds | None = None
+) -> Tensor:
+    """Query [R, W, heads, D], key and value [R, W, kv heads, D] -> [R, W, heads, D]."""
+    if packed is not None and query.is_cuda and query.dtype in {torch.bfloat16, torch.float16}:
+        return _packed_on_gpu(query, key, value, packed, scaling)
+    bounds = [query.shape[1]] if packed is None else packed.lengths
+    by_head = (each.transpose(1, 2) for each in (query, key, value))
     parts = [
         scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1])
-        for q, k, v in zip(*(torch.split(each, bounds, 2) for each in (query, key, value)), strict=True)
+        for q, k, v in zip(*(torch.split(each, bounds, 2) for each in by_head), strict=True)
     ]
     joined = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-    return joined.transpose(1, 2).contiguous(), None
+    return joined.transpose(1, 2).contiguous()
 
 
 def _packed_on_gpu(query: Tensor, key: Tensor, value: Tensor, packed: PackedBounds, scaling: float) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    repeats = query.shape[1] // key.shape[1]
-    q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))  # [W, heads, D]
-    if repeats > 1:  # `enable_gqa` came with torch 2.12
-        k, v = (each.repeat_interleave(repeats, 1) for each in (k, v))
-    bounds, longest = packed.cumulative, max(packed.lengths)
-    attended = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(-1, 0))
-    return cast("Tensor", attended)[None]
+    # What torch.nn.attention.varlen calls, which takes as long in Python as the kernel does on the GPU. Keys and values
+    # may have fewer heads.
+    bounds, longest = packed.cumulative, packed.longest
+    attended = torch.ops.aten._flash_attention_forward.default(  # noqa: SLF001
+        query[0], key[0], value[0], bounds, bounds, longest, longest, 0.0, True, False, scale=scaling
+    )
+    return cast("Tensor", attended[0])[None]

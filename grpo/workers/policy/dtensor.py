@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -26,10 +27,11 @@ from grpo.models.locate import locate_model
 from grpo.models.sharded_loading import random_weights, shape_of_model, stored_weights
 from grpo.placement.plan import plan_of
 from grpo.placement.resources import Resource
+from grpo.refit.manifest import Weight
 from grpo.workers.offload.movable import PlacedPolicy, Resources
 from grpo.workers.policy.architecture import check_supported
-from grpo.workers.policy.attention import use_causal_attention
-from grpo.workers.policy.forward import model_inputs, needed_lengths
+from grpo.workers.policy.forward import model_inputs, needed_lengths, trained_tokens
+from grpo.workers.policy.layers import use_own_layers
 from grpo.workers.policy.local import LocalExecution
 from grpo.workers.policy.logprob_model import LogprobModel
 from grpo.workers.policy.options import learning_rate_at, needs_reference, objective_options, planning
@@ -71,7 +73,7 @@ class DTensorPolicy(PlacedPolicy):
         """
         for each in (model,) if reference is None else (model, reference):
             check_supported(each)
-            use_causal_attention(each)
+            use_own_layers(each)
         policy = config.policy
         assert all(each.dtype in {torch.float32, torch.float64} for each in model.parameters()), "masters are float32"
         assert (reference is not None) == needs_reference(config), "a reference policy is there for a KL term only"
@@ -159,23 +161,27 @@ class DTensorPolicy(PlacedPolicy):
         learning_rate = self.learning_rate
         if not plan.sequences:
             return UpdateResult({"loss": 0.0, "grad_norm": 0.0, "learning_rate": learning_rate}, trained_tokens=0)
-        trained_tokens = int(batch.mask.sum())
-        denominators = Denominators(tokens=float(trained_tokens), sequences=float(plan.sequences))
+        trained = trained_tokens(batch)
+        denominators = Denominators(tokens=float(trained), sequences=float(plan.sequences))
         sums = [self._backward(batch, micro, needed, denominators) for micro in plan.micro_batches]
         norm = self._optimizer.clip(self._policy_config.max_grad_norm)
         if not math.isfinite(norm):
-            self._refuse_gradients(norm, learning_rate, trained_tokens)
+            self._refuse_gradients(norm, learning_rate, trained)
         self.resources.changed(*TRAINED)
         self._optimizer.step(learning_rate)
         self._execution.weights_changed()
         self.weight_version += 1
         metrics = self._execution.total_metrics(_merged(sums), plan).finalise(denominators)
         extra = {"grad_norm": norm, "learning_rate": learning_rate, "padding_efficiency": plan.efficiency}
-        return UpdateResult({**metrics, **extra}, trained_tokens)
+        return UpdateResult({**metrics, **extra}, trained)
 
     def step_metrics(self) -> dict[str, float]:
         """See `Policy.step_metrics`: the padding of log-prob passes."""
         return self._padding.take()
+
+    def describe_weights(self) -> list[Weight]:
+        """See `Policy.describe_weights`."""
+        return self._execution.described_weights()
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights as the forward pass sees them (compute dtype), under Hugging Face names, tied ones once.
@@ -231,7 +237,7 @@ class DTensorPolicy(PlacedPolicy):
         needed = needed_lengths(batch)
         plan = plan_batch(needed.tolist(), self._logprob_planning, self._execution.ranks)
         self._padding.add(int(needed.sum()), plan.efficiency)
-        result = torch.zeros(batch.tokens.numel(), dtype=torch.float32)
+        result = torch.from_numpy(np.zeros(batch.tokens.numel(), dtype=np.float32))  # see `needed_lengths`
         parts = []
         for micro in plan.micro_batches:
             inputs = model_inputs(batch, micro, needed, self._device)
@@ -241,11 +247,11 @@ class DTensorPolicy(PlacedPolicy):
             result[trained] = values[: len(trained)].to("cpu", torch.float32)
         return self._execution.total_tokens(result)
 
-    def _refuse_gradients(self, norm: float, learning_rate: float, trained_tokens: int) -> None:
+    def _refuse_gradients(self, norm: float, learning_rate: float, trained: int) -> None:
         names = self._optimizer.non_finite()
         self._optimizer.zero_grad()
         raise FloatingPointError(
-            f"update {self.weight_version + 1}: the gradient norm is {norm} over {trained_tokens} trained tokens at "
+            f"update {self.weight_version + 1}: the gradient norm is {norm} over {trained} trained tokens at "
             f"learning rate {learning_rate:g}; {len(names)} parameters have gradients that are not finite, first "
             f"{names[:3]}; the weights are unchanged"
         )

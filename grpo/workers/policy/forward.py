@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -38,9 +39,18 @@ def needed_lengths(batch: Batch) -> Tensor:
 
     The last trained token itself is not among them. 0: no token is trained.
     """
-    positions = torch.arange(batch.tokens.numel()) - batch.starts[batch.sequence_ids]
-    zeros = torch.zeros_like(batch.lengths)
-    return zeros.scatter_reduce(0, batch.sequence_ids, positions.where(batch.mask, 0), "amax")
+    # In numpy, on one thread: torch would start all of its own for as many tokens, and wait for those that another
+    # process keeps from running.
+    trained = np.flatnonzero(batch.mask.numpy())
+    starts = batch.starts.numpy()
+    before_end = np.searchsorted(trained, starts + batch.lengths.numpy())  # trained tokens up to a sequence's end
+    last = np.concatenate(([-1], trained))[before_end]
+    return torch.from_numpy(np.maximum(last - starts, 0))
+
+
+def trained_tokens(batch: Batch) -> int:
+    """Of the whole batch."""
+    return int(np.count_nonzero(batch.mask.numpy()))
 
 
 def model_inputs(batch: Batch, micro: MicroBatch, needed: Tensor, device: torch.device) -> ModelInputs:

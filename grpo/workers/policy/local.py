@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from grpo.algorithm.metrics import MetricSums
 from grpo.checkpoint.pieces import Piece
 from grpo.config.schema import Policy
+from grpo.refit.manifest import Weight
 from grpo.workers.policy.architecture import checkpoint_activations
 from grpo.workers.policy.logprob_model import LogprobModel
 from grpo.workers.policy.optimizer import OPTIMIZERS
@@ -33,7 +34,8 @@ class LocalExecution:
         compute = self.masters if self._rounded is None else self._rounded.module
         if policy.dtensor_cfg.activation_checkpointing:
             checkpoint_activations(compute)
-        self.compute = LogprobModel.of(compute, policy)
+        head = None if self._rounded is None else self._rounded.head_gradient
+        self.compute = LogprobModel.of(compute, policy, head)
         self.reference = None if reference is None else LogprobModel.of(frozen(reference.to(device), dtype), policy)  # type: ignore[arg-type]
         adamw = policy.optimizer.kwargs
         self.optimizer = OPTIMIZERS[policy.optimizer.name](
@@ -52,6 +54,10 @@ class LocalExecution:
 
     def total_tokens(self, values: Tensor) -> Tensor:
         return values
+
+    def described_weights(self) -> list[Weight]:
+        """What `whole_weights` gives."""
+        return [Weight.of(name, each) for name, each in self.compute.model.named_parameters()]
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         """In the compute dtype; the live tensors."""

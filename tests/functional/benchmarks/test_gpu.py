@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
+from benchmarks.gpu.bare_ranks import BareFSDP, BareMegatronRanks
 from benchmarks.gpu.settings import worker_config
 from benchmarks.gpu.shapes import SHAPES_BY_NAME
 from benchmarks.gpu.work import batch_of, packs_of
+from grpo.workers.policy.dtensor import DTensorPolicy
+from grpo.workers.policy.parallel import ParallelContext
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -87,3 +92,33 @@ def test_the_bare_megatron_loop_does_what_the_worker_does(packs):
     for mine, other in zip(ours._trained.model.parameters(), bare.model.parameters(), strict=True):
         torch.testing.assert_close(mine.main_grad, other.main_grad, rtol=1e-5, atol=1e-8)
         torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-8)
+
+
+def over_one_rank(backend, shape):
+    """A worker as the parts over several GPUs make it, here over a single rank."""
+    model = shape.build("cpu")
+    config = worker_config(48, precision="bfloat16", backend=backend, gpus=0)
+    if backend == "megatron":
+        return MegatronPolicy(ModelShape.of(model.config), dict(model.state_dict()), config)
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
+    return DTensorPolicy(model, config, parallel=ParallelContext(mesh, sequence_parallel=False))
+
+
+@pytest.mark.parametrize(("backend", "loop"), [("dtensor", BareFSDP), ("megatron", BareMegatronRanks)])
+def test_the_bare_loops_over_ranks_do_what_the_workers_do(backend, loop):
+    shape, batch = SHAPES_BY_NAME["tiny"], batch_of([30, 9, 17, 41, 22], 320, seed=3)
+    ours, theirs = over_one_rank(backend, shape), over_one_rank(backend, shape)
+    bare = loop(theirs, torch.device("cpu"))
+    packs = bare.packs(batch)
+    assert len(packs) == 3
+    for _ in range(2):
+        bare.update(packs, int(batch.mask.sum()))
+        ours.train(batch)
+    mine, other = (dict(policy.export_weights()) for policy in (ours, theirs))
+    assert mine.keys() == other.keys()
+    for name, each in mine.items():
+        torch.testing.assert_close(each, other[name], rtol=1e-6, atol=1e-8, msg=name)
+    before = {name: each.bfloat16() for name, each in shape.build("cpu").named_parameters()}
+    assert any(not torch.equal(each, before[name]) for name, each in mine.items())

@@ -21,7 +21,7 @@ def repair(planned):
 def test_long_sequences_need_recomputing_first_of_all(repair):
     found = repair("grpo_math_8b", "policy.max_total_sequence_length=16384")
     assert found[0] == ("policy.dtensor_cfg.activation_checkpointing=true",)
-    assert ("policy.dtensor_cfg.tensor_parallel_size=4",) in found
+    assert ("policy.dtensor_cfg.tensor_parallel_size=2",) in found
     assert all(len(each) == 1 for each in found)
 
 

@@ -3,8 +3,8 @@ import torch
 
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch
-from grpo.workers.policy.attention import use_causal_attention
 from grpo.workers.policy.forward import model_inputs, needed_lengths, predictor_states
+from grpo.workers.policy.layers import use_own_layers
 from tests.support.policy import VOCABULARY, random_batch, tiny_model
 
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ def test_padded_and_packed_rows_equal_transformers_own_forward(kind, left_paddin
     model, batch = tiny_model(kind), random_batch()
     rows = [3, 0, 4, 1, 2]
     expected = torch.cat([transformers_states(model, batch, row, left_padding=left_padding) for row in rows])
-    use_causal_attention(model)
+    use_own_layers(model)
     for width in (11, 16, None):
         ours, inputs = states(model, batch, rows, width)
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
@@ -81,7 +81,7 @@ def test_padded_and_packed_rows_equal_transformers_own_forward(kind, left_paddin
 @pytest.mark.parametrize("width", [11, None])
 def test_a_neighbour_changes_nothing(width):
     model, batch = tiny_model(), random_batch()
-    use_causal_attention(model)
+    use_own_layers(model)
     before, inputs = states(model, batch, [0, 1, 3], width)
     changed = batch.tokens.clone()
     neighbour = batch.token_indices([1])
@@ -105,7 +105,7 @@ def test_gradients_of_packed_and_padded_rows_are_those_of_transformers(width):
         mask = batch.mask[batch.token_indices([row])]
         parts.append(expected_model.model(input_ids=tokens[None]).last_hidden_state[0][mask.nonzero()[:, 0] - 1])
     (torch.cat(parts) * weights.double()).sum().backward()
-    use_causal_attention(model)
+    use_own_layers(model)
     (predictor_states(model, inputs) * weights).sum().backward()
     for (name, ours), theirs in zip(model.model.named_parameters(), expected_model.model.parameters(), strict=True):
         error = (ours.grad.double() - theirs.grad).norm() / theirs.grad.norm()
@@ -114,7 +114,7 @@ def test_gradients_of_packed_and_padded_rows_are_those_of_transformers(width):
 
 def test_a_packed_row_is_padded_to_what_is_computed_and_nothing_sees_the_padding():
     batch, rows, model = random_batch(), [1, 0, 3], tiny_model()
-    use_causal_attention(model)
+    use_own_layers(model)
     needed = needed_lengths(batch)
     tokens = int(needed[rows].sum())
     padded = model_inputs(batch, MicroBatch(rows, None, tokens + 3), needed, CPU)

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from grpo.batching.micro_batches import MicroBatch
-from grpo.workers.policy.attention import use_causal_attention
 from grpo.workers.policy.forward import model_inputs, needed_lengths
+from grpo.workers.policy.layers import use_own_layers
 from grpo.workers.policy.logprob_model import LogprobModel, attention_width, matrix_parameters
 from tests.support.policy import VOCABULARY, dense_logprobs, random_batch, tiny_config, tiny_model
 
@@ -12,7 +12,7 @@ from tests.support.policy import VOCABULARY, dense_logprobs, random_batch, tiny_
 def test_logprobs_are_those_of_the_dense_model(temperature):
     model, batch, rows = tiny_model(), random_batch(), [2, 0, 3]
     expected = dense_logprobs(model, batch, temperature)
-    use_causal_attention(model)
+    use_own_layers(model)
     policy = tiny_config(policy={"generation": {"temperature": temperature}, "logprob_chunk_size": 4}).policy
     inputs = model_inputs(batch, MicroBatch(rows, 11, 33), needed_lengths(batch), torch.device("cpu"))
     values = LogprobModel.of(model, policy)(inputs, with_entropy=True)

@@ -146,7 +146,7 @@ def test_a_call_within_one_chunk_makes_its_logits_once():
 
 def test_default_chunk_holds_about_32_mib_of_float32_on_a_cpu_and_512_on_a_gpu():
     for device, expected in (("cpu", 32 << 20), ("cuda", 512 << 20)):
-        assert default_chunk_size(128_256, torch.device(device)) * 128_256 * 4 == pytest.approx(expected, rel=0.02)
+        assert default_chunk_size(128_256, torch.device(device)) * 128_256 * 4 == pytest.approx(expected, rel=0.03)
         assert default_chunk_size(1 << 30, torch.device(device)) == 1
 
 
