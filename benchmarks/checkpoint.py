@@ -14,7 +14,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,16 +24,14 @@ from typing import Annotated
 import psutil
 import torch
 import typer
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
+from transformers import AutoConfig, LlamaConfig
 
 from benchmarks.paired import Spread, ratios
+from benchmarks.trained import Layout, Trained, random_batch, trained
 from grpo.batching.batch import Batch
 from grpo.checkpoint.manager import CheckpointManager
-from grpo.checkpoint.rank_state import LocalState
 from grpo.checkpoint.saver import Saver
-from grpo.config.schema import Config
 from grpo.models.public import public_shape
-from grpo.workers.policy.dtensor import DTensorPolicy
 
 NAMES = {
     "sync save": "disk rate that a save at once reaches", "staging": "time that training is held, to a copy's",
@@ -44,7 +43,7 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "next step": (None, 1.03),
 }
 _CHUNK = 16 << 20
-_COPIED_AT_ONCE = 1 << 30
+_PINNED_SECONDS = 1 / 54e9  # a byte, from a GPU to page-locked memory
 _HIDDEN, _FFN, _VOCABULARY = 768, 2048, 16000
 
 
@@ -53,57 +52,83 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class Backend(StrEnum):
+    dtensor = "dtensor"
+    megatron = "megatron"
+
+
 @dataclass(frozen=True)
 class Round:
-    """Seconds, but `save_bytes`."""
+    """Seconds, but `save_bytes`. None: not measured."""
 
     save_bytes: int
-    disk: float  # as many bytes in one file, written 16 MiB at a time and forced to the disk
-    sync_save: float
-    copy: float  # as many bytes into memory of the CPU that is there already, page-locked for a GPU
+    copy: float  # as many bytes into memory of the CPU that is there already; for GPUs at 54 GB/s each
     staging: float  # for which a save in the background holds training
-    write: float  # of the files, beside one step of training
     quiet_step: float
     next_step: float  # the first after a save in the background has begun
+    write: float | None  # of the files, beside training
+    disk: float | None = None  # files of the same sizes, written 16 MiB at a time, all at once, and forced to the disk
+    sync_save: float | None = None
 
 
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
 def main(
     *,
     device: Annotated[Device, typer.Option()] = Device.cpu,
+    ranks: Annotated[int, typer.Option(min=1, help="more than one: each in a process of its own")] = 1,
+    backend: Annotated[Backend, typer.Option()] = Backend.dtensor,
     model: Annotated[
         str | None, typer.Option(help="1b, 8b or the hub id of a shape that ships with the package")
     ] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="fewer than the model has")] = None,
     parameters: Annotated[int, typer.Option(min=20_000_000, help="about as many, where no model is named")] = 10**8,
-    tokens: Annotated[int | None, typer.Option(min=8, help="of a training step; default: 256, on a GPU 16384")] = None,
+    tokens: Annotated[int | None, typer.Option(min=8, help="of a training step; default: 256, on a GPU 65536")] = None,
     rounds: Annotated[int, typer.Option(min=1)] = 5,
+    at_once: Annotated[bool, typer.Option(help="measure saves at once, and the disk")] = True,
+    finish: Annotated[bool, typer.Option(help="let the last save in the background end; needs --ranks")] = True,
     threads: Annotated[int | None, typer.Option(min=1, help="of torch on the CPU")] = None,
     folder: Annotated[Path | None, typer.Option(help="on the disk to measure; default: the temporary folder")] = None,
-    out: Annotated[Path, typer.Option(help="folder for checkpoint-DEVICE.md and .json")] = Path("docs/measurements"),
+    out: Annotated[Path, typer.Option(help="folder for NAME.md and .json")] = Path("docs/measurements"),
+    name: Annotated[str | None, typer.Option(help="default: checkpoint-DEVICE")] = None,
 ) -> None:
     """Save one policy again and again, at once and in the background. Exit 1: a ratio is out of its bounds."""
     if threads is not None:
         torch.set_num_threads(threads)
-    policy = _policy(device.value, _shape(model, parameters))
-    batch = _batch(tokens or (256 if device is Device.cpu else 16384), 256 if device is Device.cpu else 1024)
-    for _ in range(2):
-        policy.train(batch)
-    with tempfile.TemporaryDirectory(prefix="grpo-checkpoint-", dir=folder) as place:
-        measured = [_round(policy, batch, Path(place), device.value) for _ in range(rounds + 1)][1:]  # first: warm-up
-    facts = _facts(policy, device.value, folder)
-    found = judged(measured)
-    out.mkdir(parents=True, exist_ok=True)
-    page = markdown(measured, found, facts)
-    (out / f"checkpoint-{device.value}.md").write_text(page)
-    body = {"facts": facts, "ratios": {name: asdict(each) for name, each in found.items()}, "rounds": measured}
-    (out / f"checkpoint-{device.value}.json").write_text(json.dumps(body, indent=1, default=asdict) + "\n")
-    typer.echo(page)
-    sys.exit(0 if all(within(name, each) for name, each in found.items()) else 1)
+    on_cpu = device is Device.cpu
+    layout = Layout(device.value, ranks, backend.value, 16384 if ranks == 1 else 8192)
+    batch = random_batch(tokens or (256 if on_cpu else 65536), 256 if on_cpu else 1024)
+    with (
+        trained(_shape(model, parameters, layers), layout) as policy,
+        tempfile.TemporaryDirectory(prefix="grpo-checkpoint-", dir=folder, ignore_cleanup_errors=True) as place,
+    ):
+        bench = _Bench(policy, layout, batch, Path(place))
+        first = bench.first_staging()
+        typer.echo(first, err=True)
+        measured = []
+        for number in range(rounds):
+            last = number == rounds - 1
+            measured.append(bench.round(at_once=at_once, finish=finish or not last))
+            typer.echo(str(measured[-1]), err=True)
+        facts = {**_facts(bench, layout, folder), "first staging": first}
+        found = judged(measured)
+        out.mkdir(parents=True, exist_ok=True)
+        page, name = markdown(measured, found, facts), name or f"checkpoint-{device.value}"
+        (out / f"{name}.md").write_text(page)
+        body = {"facts": facts, "ratios": {key: asdict(each) for key, each in found.items()}, "rounds": measured}
+        (out / f"{name}.json").write_text(json.dumps(body, indent=1, default=asdict) + "\n")
+        typer.echo(page)
+    sys.exit(0 if all(within(key, each) for key, each in found.items()) else 1)
 
 
-def judged(measured: list[Round]) -> dict[str, Spread]:
+def judged(measured: Sequence[Round]) -> dict[str, Spread]:
     """The ratios by name: rate of a save to the disk's, staging to a copy, the next step to a quiet one."""
+    at_once = [(each.disk, each.sync_save) for each in measured if each.disk is not None and each.sync_save is not None]
+    found = {"sync save": ratios(*zip(*at_once, strict=True))} if at_once else {}
     return {
-        "sync save": ratios([each.disk for each in measured], [each.sync_save for each in measured]),
+        **found,
         "staging": ratios([each.staging for each in measured], [each.copy for each in measured]),
         "next step": ratios([each.next_step for each in measured], [each.quiet_step for each in measured]),
     }
@@ -114,7 +139,7 @@ def within(name: str, found: Spread) -> bool:
     return (low is None or found.median >= low) and (high is None or found.median <= high)
 
 
-def markdown(measured: list[Round], found: dict[str, Spread], facts: dict[str, str]) -> str:
+def markdown(measured: Sequence[Round], found: dict[str, Spread], facts: dict[str, str]) -> str:
     """The page that is committed."""
     size = measured[0].save_bytes
 
@@ -135,56 +160,86 @@ def markdown(measured: list[Round], found: dict[str, Spread], facts: dict[str, s
         lines.append(f"| {NAMES[name]} | {figures} | {bound} | {verdict} |")
     lines += ["", f"{size / 1e9:.2f} GB a checkpoint (float32 masters and Adam's moments), {len(measured)} rounds:", ""]
     lines += ["| | median (range) | |", "|---|---|---|"]
-    lines += [row(what, [getattr(each, field) for each in measured]) for what, field in (
-        ("disk: one file, then fsync", "disk"), ("save at once, hashes and all", "sync_save"),
-        ("plain copy", "copy"), ("staging", "staging"), ("files written beside the next step", "write"),
-    )]  # fmt: skip
+    for what, field in (
+        ("disk: files of the same sizes, then fsync", "disk"), ("save at once, hashes and all", "sync_save"),
+        ("plain copy", "copy"), ("staging", "staging"), ("files written beside training", "write"),
+    ):  # fmt: skip
+        values = [getattr(each, field) for each in measured if getattr(each, field) is not None]
+        if values:
+            lines.append(row(what, values))
     quiet, busy = (Spread.of([getattr(each, name) for each in measured]) for name in ("quiet_step", "next_step"))
     lines += ["", f"A quiet step takes {quiet.median:.3f} s, the next one after staging {busy.median:.3f} s."]
     return "\n".join(lines) + "\n"
 
 
-def _round(policy: DTensorPolicy, batch: Batch, place: Path, device: str) -> Round:
-    state = LocalState(policy)
-    at_once, beside = (_saver(place / name, state, in_background=name == "beside") for name in ("at_once", "beside"))
-    size = sum(piece.data.nbytes for piece in policy.state()[0])
-    disk = _timed(lambda: _write_plainly(place / "plain", size))
-    (place / "plain").unlink()
-    at_once.stage({}, {})
-    saved: list[int] = []
-    sync_save = _timed(lambda: saved.append(at_once.write(1, {})[0].saved.bytes))
-    shutil.rmtree(place / "at_once")
-    copy = _copy_seconds(size, device)
+class _Bench:
+    """One policy, and what its saves need, used again in every round."""
 
-    def step() -> None:
-        policy.train(batch)
-        _wait(device)
-
-    _wait(device)
-    before = _timed(step)
-    staging = _timed(lambda: (beside.stage({}, {}), _wait(device)))
-    beside.write(1, {})
-    next_step = _timed(step)
-    reports = beside.poll() or beside.wait()
-    after = _timed(step)
-    shutil.rmtree(place / "beside")
-    gc.collect()
-    return Round(
-        saved[0], disk, sync_save, copy, staging, reports[0].saved.write_seconds, (before + after) / 2, next_step
-    )
-
-
-_SAVERS: dict[Path, Saver] = {}
-
-
-def _saver(folder: Path, state: LocalState, *, in_background: bool) -> Saver:
-    """The same in every round, since its buffers are used again."""
-    if folder not in _SAVERS:
-        manager = CheckpointManager(
-            folder, keep_latest=1, keep_top_k=0, metric_name="", higher_is_better=True, fingerprint={}
+    def __init__(self, policy: Trained, layout: Layout, batch: Batch, place: Path) -> None:
+        self.policy, self._layout, self._batch, self._place = policy, layout, batch, place
+        self._at_once, self._beside = (
+            Saver(_manager(place / name), policy.ranks, in_background=name == "beside")
+            for name in ("at once", "beside")
         )
-        _SAVERS[folder] = Saver(manager, state, in_background=in_background)
-    return _SAVERS[folder]
+        for _ in range(2):
+            policy.train(batch)
+        self.size = policy.ranks.stage(copy=False).bytes
+        self._copy = _Copy(self.size // layout.ranks) if layout.device == "cpu" else None
+
+    def first_staging(self) -> str:
+        """What making the buffers costs the steps beside it, and the first save then; what it staged is not written."""
+        quiet = self._step()
+        self.policy.ranks.prepare()
+        beside = [self._step() for _ in range(3)]
+        seconds = _timed(lambda: self.policy.ranks.stage(copy=True))
+        self._step()
+        steps = ", ".join(f"{each:.2f}" for each in beside)
+        return f"{seconds:.2f} s, after steps of {steps} s while memory was made (a quiet one: {quiet:.2f} s)"
+
+    def round(self, *, at_once: bool, finish: bool) -> Round:
+        """Copy and staging are measured alike: each after a step, when nothing is in a cache."""
+        disk, sync_save = self._saved_at_once() if at_once else (None, None)
+        before = self._step()
+        copy = _PINNED_SECONDS * self.size / self._layout.ranks if self._copy is None else _timed(self._copy.run)
+        self._step()
+        staging = _timed(lambda: self._beside.stage({}, {}))
+        self._beside.write(1, {})
+        next_step = self._step()
+        write = None
+        if finish:
+            (report,) = self._beside.wait()
+            write = report.saved.write_seconds
+            shutil.rmtree(self._place / "beside")
+        gc.collect()
+        after = self._step() if finish else before
+        return Round(self.size, copy, staging, (before + after) / 2, next_step, write, disk, sync_save)
+
+    def _saved_at_once(self) -> tuple[float, float]:
+        folder = self._place / "at once"
+        self._at_once.stage({}, {})
+        sync_save = _timed(lambda: self._at_once.write(1, {}))
+        sizes = [path.stat().st_size for path in folder.glob("*/*.safetensors")]
+        shutil.rmtree(folder)
+        disk = _timed(lambda: _write_plainly(self._place / "plain", sizes))
+        shutil.rmtree(self._place / "plain")
+        return disk, sync_save
+
+    def _step(self) -> float:
+        return _timed(lambda: self.policy.train(self._batch))
+
+
+class _Copy:
+    """Of as many bytes as a rank has, in one call, between memory that has been used before."""
+
+    def __init__(self, size: int) -> None:
+        self._source, self._target = torch.ones(size // 4), torch.ones(size // 4)
+
+    def run(self) -> None:
+        self._target.copy_(self._source)
+
+
+def _manager(folder: Path) -> CheckpointManager:
+    return CheckpointManager(folder, keep_latest=1, keep_top_k=0, metric_name="", higher_is_better=True, fingerprint={})
 
 
 def _timed(action: Callable[[], object]) -> float:
@@ -193,82 +248,42 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def _write_plainly(path: Path, size: int) -> None:
+def _write_plainly(folder: Path, sizes: Sequence[int]) -> None:
+    """Files of these sizes, all at the same time."""
     chunk = memoryview(os.urandom(_CHUNK))
-    with path.open("xb", buffering=0) as file:
-        for start in range(0, size, _CHUNK):
-            file.write(chunk[: size - start])
-        os.fsync(file.fileno())
+    folder.mkdir()
+
+    def write(number: int) -> None:
+        with (folder / str(number)).open("xb", buffering=0) as file:
+            for start in range(0, sizes[number], _CHUNK):
+                file.write(chunk[: sizes[number] - start])
+            os.fsync(file.fileno())
+
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        list(pool.map(write, range(len(sizes))))
 
 
-def _copy_seconds(size: int, device: str) -> float:
-    part = min(size, _COPIED_AT_ONCE)
-    source = torch.ones(part, dtype=torch.uint8, device=device)
-    target = torch.ones(part, dtype=torch.uint8, pin_memory=device == "cuda")
-    target.copy_(source)
-    _wait(device)
-    started = time.perf_counter()
-    for start in range(0, size, part):
-        target[: size - start].copy_(source[: size - start], non_blocking=True)
-    _wait(device)
-    return time.perf_counter() - started
-
-
-def _shape(model: str | None, parameters: int) -> LlamaConfig:
+def _shape(model: str | None, parameters: int, layers: int | None) -> LlamaConfig:
     if model is None:
         per_layer = 4 * _HIDDEN**2 + 3 * _HIDDEN * _FFN
-        layers = max(1, round((parameters - _HIDDEN * _VOCABULARY) / per_layer))
+        wanted = layers or max(1, round((parameters - _HIDDEN * _VOCABULARY) / per_layer))
         return LlamaConfig(
-            vocab_size=_VOCABULARY, hidden_size=_HIDDEN, intermediate_size=_FFN, num_hidden_layers=layers,
+            vocab_size=_VOCABULARY, hidden_size=_HIDDEN, intermediate_size=_FFN, num_hidden_layers=wanted,
             num_attention_heads=12, num_key_value_heads=12, tie_word_embeddings=True, pad_token_id=0,
         )  # fmt: skip
     known = {"1b": "meta-llama/Llama-3.2-1B", "8b": "meta-llama/Llama-3.1-8B"}
     folder = public_shape(known.get(model, model))
     if folder is None:
         raise typer.BadParameter(f"{model}: there are {', '.join(known)} and the public shapes of grpo.models.public")
-    return AutoConfig.from_pretrained(folder)
+    shape: LlamaConfig = AutoConfig.from_pretrained(folder)
+    shape.num_hidden_layers = layers or shape.num_hidden_layers
+    return shape
 
 
-def _policy(device: str, shape: LlamaConfig) -> DTensorPolicy:
-    config = Config.model_validate({
-        "policy": {
-            "model_name": "measured", "precision": "float32" if device == "cpu" else "bfloat16",
-            "max_total_sequence_length": 1024, "logprob_chunk_size": 2048,
-            "sequence_packing": {"enabled": True, "train_mb_tokens": 16384, "logprob_mb_tokens": 16384},
-        },
-        "loss_fn": {"reference_policy_kl_penalty": 0.0, "force_on_policy_ratio": True},
-        "data": {"train": {"kind": "file", "data_path": "unused.jsonl"}},
-        "env": {},
-    })  # fmt: skip
-    torch.manual_seed(0)
-    with torch.device(device):
-        built = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
-    return DTensorPolicy(built, config, device=device)
-
-
-def _batch(tokens: int, length: int) -> Batch:
-    rows = max(1, tokens // length)
-    length = tokens // rows
-    total = rows * length
-    mask = torch.ones(total, dtype=torch.bool)
-    mask[::length] = False
-    return Batch(
-        tokens=torch.randint(0, 1000, (total,)), lengths=torch.full((rows,), length), mask=mask,
-        generation_logprobs=torch.full((total,), -7.0), advantages=torch.linspace(-1, 1, rows) + 0.1,
-        old_logprobs=None, reference_logprobs=None,
-    )  # fmt: skip
-
-
-def _facts(policy: DTensorPolicy, device: str, folder: Path | None) -> dict[str, str]:
-    parameters = sum(each.numel() for name, each in policy.export_weights())
-    gpu = f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
+def _facts(bench: _Bench, layout: Layout, folder: Path | None) -> dict[str, str]:
+    gpu = f", {torch.cuda.get_device_name()}" if layout.device == "cuda" else ""
     return {
-        "model": f"{parameters / 1e6:.0f} M parameters on {device}{gpu}",
+        "model": f"{bench.size / 12 / 1e6:.0f} M parameters; {layout.title}{gpu}",
         "machine": f"{psutil.cpu_count()} cores, {platform.machine()}, torch {torch.__version__} with "
         f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f} at the end",
         "disk": str(folder or Path(tempfile.gettempdir())),
@@ -277,4 +292,4 @@ def _facts(policy: DTensorPolicy, device: str, folder: Path | None) -> dict[str,
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -42,6 +42,10 @@ class Staged:
 class RankStates(Protocol):
     """The states of all ranks of a policy, wherever they live."""
 
+    def prepare(self) -> None:
+        """Have every rank begin to make, beside its work, what `stage` copies to."""
+        ...
+
     def stage(self, *, copy: bool) -> Staged:
         """Have every rank note what it is to write; with `copy`, copy it, so that training may go on."""
         ...
@@ -74,9 +78,18 @@ class RankState:
     def _rng_prefix(self) -> str:
         return f"rng/rank_{self._rank:05d}/"
 
+    def prepare(self) -> None:
+        """As `RankStates.prepare`; of use once the optimizer has its state."""
+        self._buffers.prepare(self._planned()[0])
+
     def stage(self, *, copy: bool) -> Staged:
         """As `RankStates.stage`; the values of one rank."""
         started = time.perf_counter()
+        self._plan, values = self._planned()
+        self._content = self._buffers.stage(self._plan) if copy else None
+        return Staged(self._plan.tensor_bytes, values, time.perf_counter() - started)
+
+    def _planned(self) -> tuple[ShardPlan, dict[str, Any]]:
         pieces, own = self._policy.state()
         pieces = [replace(piece, name=PREFIX + piece.name) for piece in pieces]
         values: dict[str, Any] = {"policy": own}
@@ -84,9 +97,7 @@ class RankState:
             tensors, states = capture_rng(self._rng_prefix)
             pieces += whole_pieces(tensors)
             values[_RNG_OF_RANKS] = {str(self._rank): states}
-        self._plan = plan_shards(pieces, self._max_shard_bytes, prefix=f"rank_{self._rank:05d}")
-        self._content = self._buffers.stage(self._plan) if copy else None
-        return Staged(self._plan.tensor_bytes, values, time.perf_counter() - started)
+        return plan_shards(pieces, self._max_shard_bytes, prefix=f"rank_{self._rank:05d}"), values
 
     def write(self, folder: Path, *, in_background: bool) -> Shards:
         """Write what was staged, once. Raises OSError."""
@@ -120,6 +131,9 @@ class LocalState:
 
     def __init__(self, policy: Stateful) -> None:
         self._state = RankState(policy, with_rng=False)
+
+    def prepare(self) -> None:
+        self._state.prepare()
 
     def stage(self, *, copy: bool) -> Staged:
         return self._state.stage(copy=copy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,13 @@ from grpo.errors import CheckpointError
 
 PREFIX = "rng/"
 _TORCH, _CUDA, _PYTHON, _NUMPY = "torch", "torch_cuda", "python", "numpy"
+
+
+def seed_rng(seed: int) -> None:
+    """Nothing of the trainer draws from the global generators, but what a user plugs in may."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(seed)
 
 
 def capture_rng(prefix: str = PREFIX) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -41,6 +48,22 @@ def capture_rng(prefix: str = PREFIX) -> tuple[dict[str, Tensor], dict[str, Any]
         },
     }
     return {prefix + name: each for name, each in tensors.items()}, values
+
+
+def remember_rng() -> Callable[[], None]:
+    """What puts the same generators back to where they are now. Nothing is converted: it takes some microseconds."""
+    python, torch_cpu = random.getstate(), torch.get_rng_state()
+    legacy = np.random.get_state()  # noqa: NPY002
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+
+    def put_back() -> None:
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
+        torch.set_rng_state(torch_cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda)
+
+    return put_back
 
 
 def restore_rng(tensors: Mapping[str, Any], values: Mapping[str, Any], prefix: str = PREFIX) -> list[str]:

@@ -99,12 +99,12 @@ def write_shards(
         written = files.write_file(folder / file, _with_header(plan.shards[file], data))
         return FileEntry(bytes=written.bytes, sha256=written.sha256)
 
-    initializer = _lower_priority if in_background else None
+    initializer = lower_priority if in_background else None
     with ThreadPoolExecutor(_WRITE_THREADS, "checkpoint-write", initializer) as pool:
         return Shards(dict(zip(plan.shards, pool.map(write, plan.shards), strict=True)), dict(plan.entries))
 
 
-def _lower_priority() -> None:
+def lower_priority() -> None:
     """Of this thread and those that it starts; Linux counts niceness by thread."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,9 @@ class StopRequest:
         self._previous: dict[signal.Signals, Any] = {}
         self._latest: Callable[[], float] | None = None
         self._abandoned = False
+        self._hopeless = False
         self._undivided = False
+        self._waking = threading.Lock()
 
     def defer(self) -> None:
         """From now on note signals instead of raising; raises Interrupted if one has come.
@@ -85,7 +88,7 @@ class StopRequest:
             previous = signal.signal(signal.SIGALRM, self._alarm)
             self._check()
             yield
-            if self._abandoned or time.monotonic() >= latest():
+            if self._abandoned or self._hopeless or time.monotonic() >= latest():
                 raise Abandoned
         except KeyboardInterrupt as error:
             # Ray turns whatever a handler raises into one of its own making.
@@ -93,9 +96,18 @@ class StopRequest:
                 raise Abandoned from error
             raise
         finally:
-            self._latest = None
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)
+            try:
+                self._close(previous)
+            finally:  # Abandoned may come in the middle of it, but comes only once
+                self._close(previous)
+
+    def give_up(self) -> None:
+        """Have the block that the main thread is in, and every later one, raise Abandoned at once. From any thread."""
+        self._hopeless = True
+        with self._waking:
+            if self._latest is not None:
+                # A signal of its own, so that a call of the system in which the main thread waits returns.
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
     @contextmanager
     def undivided(self) -> Iterator[None]:
@@ -139,6 +151,12 @@ class StopRequest:
                 raise KeyboardInterrupt
         self._check()
 
+    def _close(self, previous: Any) -> None:
+        with self._waking:  # no one sends SIGALRM when it is not handled here any more
+            self._latest = None
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
     def _alarm(self, _number: int, _frame: FrameType | None) -> None:
         self._check()
 
@@ -147,7 +165,7 @@ class StopRequest:
         if self._latest is None or self._abandoned or self._undivided:
             return
         left = self._latest() - time.monotonic()
-        if left <= 0:
+        if left <= 0 or self._hopeless:
             self._abandoned = True
             raise Abandoned
         if math.isfinite(left):

@@ -1,20 +1,25 @@
 """Copies of live tensors in memory of the CPU, from which they are written while training goes on.
 
 All that a save in the background copies, and where, is in this module. The buffers are made once and used again; those
-for a GPU are page-locked, and the copies run on a stream of their own.
+for a GPU are page-locked, and the copies run on a stream of their own. Memory that is touched for the first time costs
+many times the copy into it, and page-locking touches it: `prepare` has that done by a thread while training goes on.
 """
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpo.checkpoint.pieces import Piece
-from grpo.checkpoint.shards import ShardPlan, shard_bytes
+from grpo.checkpoint.shards import ShardPlan, lower_priority, shard_bytes
+
+_TOUCHED_AT_ONCE = 64 * 2**20
 
 
 class StagingBuffers:
@@ -26,14 +31,26 @@ class StagingBuffers:
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
         self._stream: torch.cuda.Stream | None = None
+        self._made: Future[dict[str, Tensor]] | None = None
+
+    def prepare(self, plan: ShardPlan) -> None:
+        """Begin to make the buffers of this plan, in a thread; `stage` waits for it."""
+        if self._made is None and not self._buffers:
+            sizes = {file: shard_bytes(pieces) for file, pieces in plan.shards.items()}
+            device = torch.cuda.current_device() if _from_gpu(plan) else None
+            pool = ThreadPoolExecutor(1, "checkpoint-memory", lower_priority)
+            self._made = pool.submit(_made, sizes, device)
+            pool.shutdown(wait=False)
 
     @torch.no_grad()
     def stage(self, plan: ShardPlan) -> Mapping[str, Tensor]:
         """Of each file, its bytes [data] uint8 on the CPU; complete when it returns.
 
-        The first call also makes the buffers, which takes longer than the copies.
+        Without `prepare` the first call also makes the buffers, which takes longer than the copies.
         """
-        from_gpu = any(piece.data.is_cuda for pieces in plan.shards.values() for piece in pieces)
+        from_gpu = _from_gpu(plan)
+        if self._made is not None:
+            self._buffers, self._made = self._made.result(), None
         self._buffers = {
             file: self._buffer(file, shard_bytes(pieces), page_locked=from_gpu) for file, pieces in plan.shards.items()
         }
@@ -61,6 +78,27 @@ class StagingBuffers:
         if page_locked and size:
             _page_lock(made)
         return made
+
+
+def _from_gpu(plan: ShardPlan) -> bool:
+    return any(piece.data.is_cuda for pieces in plan.shards.values() for piece in pieces)
+
+
+def _made(sizes: Mapping[str, int], device: int | None) -> dict[str, Tensor]:
+    """Buffers all of whose memory is there; page-locked for `device` where one is given."""
+    buffers = {file: torch.empty(size, dtype=torch.uint8) for file, size in sizes.items()}
+    for each in buffers.values():
+        _touch(each)
+        if device is not None and each.numel():
+            torch.cuda.set_device(device)
+            _page_lock(each)
+    return buffers
+
+
+def _touch(buffer: Tensor) -> None:
+    """Have the system give every page. Calls of ctypes release the interpreter, unlike numpy's on strided views."""
+    for start in range(0, buffer.numel(), _TOUCHED_AT_ONCE):
+        ctypes.memset(buffer.data_ptr() + start, 0, min(_TOUCHED_AT_ONCE, buffer.numel() - start))
 
 
 def _views(buffer: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from grpo.checkpoint.manager import CheckpointManager
 from grpo.checkpoint.rank_state import LocalState
+from grpo.checkpoint.rng import seed_rng
 from grpo.checkpoint.saver import Saver
 from grpo.config.schema import Config
 from grpo.data.loader import PromptLoader
@@ -59,7 +58,7 @@ def assembled(
     config = prepared.config
     if config.cluster.cpu_threads is not None:
         torch.set_num_threads(config.cluster.cpu_threads)
-    _seed_everything(config.grpo.seed)
+    seed_rng(config.grpo.seed)
     with ExitStack() as stack:
         rooms = stack.enter_context(reserved_for(config))
         generator, asynchronous = _generator(prepared, None if rooms is None else rooms.engines)
@@ -140,13 +139,6 @@ def updates_per_step(config: Config) -> int:
     """Optimizer updates of a full step."""
     samples = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     return -(-samples // config.policy.train_global_batch_size)
-
-
-def _seed_everything(seed: int) -> None:
-    """Nothing of the trainer draws from the global generators, but what a user plugs in may."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    torch.manual_seed(seed)
 
 
 def checkpoint_manager(prepared: Prepared, run_path: Path) -> CheckpointManager | None:

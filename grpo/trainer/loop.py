@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from torch import Tensor
 from grpo.batching.batch import Batch
 from grpo.checkpoint.rank_state import RankStates
 from grpo.checkpoint.reading import OpenCheckpoint
-from grpo.checkpoint.rng import capture_rng, restore_rng
+from grpo.checkpoint.rng import remember_rng, restore_rng
 from grpo.checkpoint.saver import Saver, SaveReport
 from grpo.checkpoint.signals import Abandoned, StopRequest
 from grpo.checkpoint.stored import StoredTensors
@@ -35,7 +36,7 @@ from grpo.trainer.stopping import Stopping
 from grpo.trainer.throughput import Throughput
 from grpo.workers.groups.watchdog import watched
 from grpo.workers.policy.group import RankSeconds
-from grpo.workers.protocol import Policy
+from grpo.workers.protocol import Policy, UpdateResult
 
 EndReason = Literal["steps", "epochs", "reward", "stopped"]
 
@@ -119,6 +120,7 @@ class Trainer:
         self._validated_step: int | None = None
         self._saved_step: int | None = None
         self._stopping = Stopping(StopRequest(), config.checkpointing)
+        self._failed_save: Exception | None = None
 
     @property
     def step(self) -> int:
@@ -128,14 +130,17 @@ class Trainer:
     def run(self, stop: StopRequest, *, longest_save_s: float = 0.0) -> Outcome:
         """Train to the end, or until a stop is requested or the time limit is near; then what is done is saved.
 
-        A save in the background has ended by then. `longest_save_s`: what a save of this run took at most before it was
-        interrupted.
+        A save in the background has ended by then; one that fails ends the run before the next phase or update begins,
+        and a rollout or validation is given up for it. `longest_save_s`: what a save of this run took at most before it
+        was interrupted.
 
         Raises:
             CheckpointError: a save failed, also one in the background during an earlier step, or the time limit leaves
                 no time for a single step.
         """
         self._stopping = Stopping(stop, self._config.checkpointing, longest_save_s=longest_save_s)
+        if self._parts.saver is not None:
+            self._parts.saver.on_failure = stop.give_up
         try:
             outcome = self._run()
         except Exception as error:
@@ -191,6 +196,7 @@ class Trainer:
             with limit, self._parts.timer.step() as times, self._stopping.validation():
                 metrics = self._validate(self.step)
         except Abandoned:
+            self._check_save()
             return
         if not pending:
             self._unpublished = {**times, **metrics}
@@ -205,7 +211,7 @@ class Trainer:
     def _timed_step(self) -> EndReason | None:
         """One step and its metrics; one that is given up leaves the run as it was before it."""
         self._parts.source.begin()
-        rng = capture_rng()
+        put_back = remember_rng()
         try:
             with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
                 self._publish()
@@ -213,8 +219,9 @@ class Trainer:
                 if done is None:
                     self._close_without_step()
         except Abandoned:
+            self._check_save()
             self._parts.source.go_back()
-            restore_rng(*rng)
+            put_back()
             return "stopped"
         if done is None:
             return "epochs"
@@ -244,8 +251,6 @@ class Trainer:
             Abandoned: the rollout left no time for the rest of the step and a save.
         """
         parts, timer = self._parts, self._parts.timer
-        if parts.saver is not None:
-            self._tell(parts.saver.poll())
         parts.refit.ensure_current(timer)
         with self._stopping.rollout():
             rollout = parts.source.next_rollout(timer)
@@ -255,8 +260,11 @@ class Trainer:
         assert batch.advantages is not None
         size = self._config.policy.train_global_batch_size
         with timer.phase("policy_training"):
-            rows = range(len(batch))
-            updates = [parts.policy.train(batch.select(rows[at : at + size])) for at in range(0, len(batch), size)]
+            updates = [
+                self._update(batch.select(range(at, min(at + size, len(batch))))) for at in range(0, len(batch), size)
+            ]
+            if parts.saver is not None:
+                parts.saver.prepare()
         self._progress.step = step
         metrics = {
             **rollout_metrics(rollout),
@@ -273,6 +281,7 @@ class Trainer:
                 with self._stopping.validation():
                     metrics |= self._validate(step)
             except Abandoned:
+                self._check_save()
                 self._progress.validation_pending, reason = True, "stopped"
         if self._checkpoint_due(step, reason):
             self._save(step, self._row(timer.so_far(), metrics, rollout, batch))
@@ -280,7 +289,14 @@ class Trainer:
 
     def _enter(self, phase: Phase) -> list[Charge]:
         with self._stopping.undivided():
-            return self._parts.placement.enter(phase)
+            self._check_save()
+            charges = self._parts.placement.enter(phase)
+            self._stopping.moved(sum(charge.seconds for charge in charges))
+            return charges
+
+    def _update(self, batch: Batch) -> UpdateResult:
+        self._check_save()
+        return self._parts.policy.train(batch)
 
     def _finished(self) -> EndReason | None:
         """Why there is no further step. A run that is at its end is not stopped by a signal any more."""
@@ -331,14 +347,16 @@ class Trainer:
         saver, timer = self._parts.saver, self._parts.timer
         assert saver is not None
         self._parts.before_save()
+        began = time.perf_counter()
         with timer.phase("checkpoint"):
+            moved_seconds = time.perf_counter() - began
             with timer.part("waiting"):
                 self._tell(saver.wait())
             with timer.part("staging"):
                 tensors, source = self._parts.source.state()
                 saver.stage(_above("source/", tensors), {"source": source, "trainer": self._progress.values()})
             with timer.part("writing"):
-                self._tell(saver.write(step, metrics))
+                self._tell(saver.write(step, metrics, moved_seconds=moved_seconds))
         self._saved_step = step
 
     def _tell(self, reports: Sequence[SaveReport]) -> None:
@@ -346,6 +364,17 @@ class Trainer:
             self._stopping.saved(report.staged_seconds + report.saved.seconds)
             self._parts.run.write_event("checkpoint", **report.event())
             self._parts.say(report.text())
+
+    def _check_save(self) -> None:
+        """Tell of a save that has ended in the background. Raises what it raised, again if it is asked again."""
+        if self._failed_save is not None:
+            raise self._failed_save
+        if self._parts.saver is not None:
+            try:
+                self._tell(self._parts.saver.poll())
+            except Exception as error:
+                self._failed_save = error
+                raise
 
     def _await_save(self) -> None:
         if self._parts.saver is not None:

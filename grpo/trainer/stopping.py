@@ -15,6 +15,7 @@ from grpo.telemetry.journal import read_journal
 
 MUST_SAVE_BY = "checkpointing.checkpoint_must_save_by"
 _EXIT_CTRL_C = 130
+_PARTS_OF_A_SAVE = ("moved_seconds", "staged_seconds", "seconds")
 _SAVE_MARGIN = 1.25  # saves of one run differ: others use the file system as well
 
 
@@ -32,16 +33,18 @@ def exit_code_of(stopped_by: str, *, saved: bool, steps: int) -> int:
 
 
 def longest_save_s(run_directory: Path) -> float:
-    """What the saves of a run took at most, staging among it, by its events; 0 where there was none."""
+    """What the saves of a run took at most, with the moves and the staging before, by its events; 0: there was none."""
     saves = [event for event in read_journal(run_directory / "events.jsonl") if event["kind"] == "checkpoint"]
-    return max((float(each.get("seconds", 0)) + float(each.get("staged_seconds", 0)) for each in saves), default=0.0)
+    return max((sum(float(each.get(part, 0)) for part in _PARTS_OF_A_SAVE) for each in saves), default=0.0)
 
 
 class Stopping:
     """Signals and the time limit of one run, against what its steps and saves have taken so far.
 
     A save is expected to take 1.25 times the longest seen, or, before there was one, as long as the longest step; where
-    saves are written in the background, twice that: one may be under way.
+    saves are written in the background, twice that: one may be under way. Before it come the moves of what is saved:
+    no more than 1.25 times all the moves of a step, since a rollout that is given up leaves everything where sampling
+    needs it.
     """
 
     def __init__(
@@ -61,6 +64,8 @@ class Stopping:
         self._clock = clock
         self._longest_save = longest_save_s
         self._longest_step = 0.0
+        self._longest_moves = 0.0  # all that placement moves in a step
+        self._moves = 0.0
         self._longest_rest = 0.0  # of a step, after its rollout
         self._rollout_left: float | None = None
         self._steps = 0
@@ -117,17 +122,24 @@ class Stopping:
         """A step is over; `seconds` are all that it took, its validation and save among them."""
         self._steps += 1
         self._longest_step = max(self._longest_step, seconds)
+        self._longest_moves, self._moves = max(self._longest_moves, self._moves), 0.0
         if self._rollout_left is not None:
             self._longest_rest = max(self._longest_rest, self._clock() - self._rollout_left)
             self._rollout_left = None
 
+    def moved(self, seconds: float) -> None:
+        """Placement has moved something in this step, for so many seconds."""
+        self._moves += seconds
+
     def saved(self, seconds: float) -> None:
-        """A checkpoint is on the disk after so many seconds."""
+        """A checkpoint is on the disk after so many seconds, moves before it not among them."""
         self._longest_save = max(self._longest_save, seconds)
 
     @property
     def _expected_save(self) -> float:
-        return self._saves * (_SAVE_MARGIN * self._longest_save if self._longest_save else self._longest_step)
+        if not self._longest_save:
+            return self._saves * self._longest_step
+        return _SAVE_MARGIN * (self._saves * self._longest_save + self._longest_moves)
 
     def _latest_save(self) -> float:
         """When the save must begin."""

@@ -85,12 +85,18 @@ class Reference:
         return sorted(chance.choice(indices) for indices in by_kind.values())
 
 
-class Changes:
-    """Counts this process's changes to a folder and, where told, kills it in the middle of one."""
+def kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def __init__(self, folder: Path, log: int, kill_at: int | None) -> None:
+
+class Changes:
+    """Counts this process's changes to a folder and, where told, kills it, or others, in the middle of one."""
+
+    def __init__(
+        self, folder: Path, log: int, kill_at: int | None, kill: Callable[[], None] = kill_this_process
+    ) -> None:
         self._prefix = str(folder)
-        self._log, self._kill_at = log, kill_at
+        self._log, self._kill_at, self._kill = log, kill_at, kill
         self.count = 0
         for name in CHANGES:
             setattr(os, name, self._wrap(name, getattr(os, name)))
@@ -104,9 +110,11 @@ class Changes:
             where, self.count = self.count, self.count + 1
             write(self._log, f"{name} {path.removeprefix(self._prefix).lstrip('/')}\n".encode())
             if where == self._kill_at:
-                if name in ("write", "pwrite"):
-                    real(target, rest[0][: len(rest[0]) // 2], *rest[1:])
-                os.kill(os.getpid(), signal.SIGKILL)
+                if name in ("write", "pwrite") and len(rest[0]) > 1:
+                    written = real(target, rest[0][: len(rest[0]) // 2], *rest[1:])
+                    self._kill()
+                    return written  # where it was another process: the caller writes the rest
+                self._kill()
             return None if name == "fsync" else real(target, *rest, **keywords)  # the page cache outlives the process
 
         return change
@@ -248,7 +256,7 @@ def _go_on(directory: Path, overrides: tuple[str, ...], reference: Reference) ->
     from grpo.telemetry.reader import read_run
     from tests.support.run_contents import assert_same_run
 
-    _check_nothing_is_lost(directory)
+    check_nothing_is_lost(directory)
     completed = (directory / "manifest.json").is_file() and read_run(directory).manifest.state == "completed"
     if not completed:
         _train(directory, overrides)
@@ -258,7 +266,7 @@ def _go_on(directory: Path, overrides: tuple[str, ...], reference: Reference) ->
     assert left == sorted(entry.name for entry in (reference.directory / "checkpoints").iterdir()), left
 
 
-def _check_nothing_is_lost(directory: Path) -> None:
+def check_nothing_is_lost(directory: Path) -> None:
     """The newest checkpoint is whole, and not older than what the run said that it had saved."""
     from grpo.checkpoint.reading import list_checkpoints, open_checkpoint
     from grpo.telemetry.journal import read_journal

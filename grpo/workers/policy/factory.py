@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 import torch.distributed as dist
 
+from grpo.checkpoint.rng import seed_rng
 from grpo.config import layout
 from grpo.config.schema import Config
 from grpo.errors import ConfigError
@@ -50,7 +51,9 @@ def make_rank(config: Config) -> RankPolicy:
     if config.cluster.gpus_per_node > 0 and torch.cuda.is_available():
         torch.cuda.set_device(0)  # the only one here; a mesh would otherwise choose that of this rank's number
         torch.zeros((), device="cuda")  # and does so unless CUDA is in use
-    return RankPolicy(_policy_of_rank, config)
+    made = RankPolicy(_policy_of_rank, config)
+    seed_rng(config.grpo.seed + (dist.get_rank() if dist.is_initialized() else 0))  # two runs are the same here too
+    return made
 
 
 def _policy_of_rank(config: Config) -> StatefulPolicy:

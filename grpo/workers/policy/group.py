@@ -74,6 +74,10 @@ class PolicyGroup:
         result: UpdateResult = results[0]
         return result
 
+    def prepare(self) -> None:
+        """As `RankStates.prepare`."""
+        self._group.call_all("prepare_state")
+
     def stage(self, *, copy: bool) -> Staged:
         """As `RankStates.stage`."""
         return staged_together(self._group.call_all("stage_state", copy))

@@ -49,6 +49,10 @@ class RankPolicy(RefitSource):
         result = self._policy.train(batch)
         return result, self._policy.weight_version, {**memory_metrics(), **self._policy.step_metrics()}
 
+    def prepare_state(self) -> None:
+        """As `RankState.prepare`."""
+        self._state.prepare()
+
     def stage_state(self, copy: bool) -> Staged:  # noqa: FBT001 (calls between processes have no keywords)
         """As `RankState.stage`."""
         return self._state.stage(copy=copy)

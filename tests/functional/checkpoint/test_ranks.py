@@ -43,19 +43,20 @@ def kill_last_rank(policy):
     os.kill(policy._group.places[-1].pid, signal.SIGKILL)
 
 
-def assert_close(directory, other):
+def assert_close(directory, other, steps=STEPS):
     """Two ranks add up in another order."""
     for mine, its in zip(metrics_of(directory), metrics_of(other), strict=True):
         mine.pop("train/padding_efficiency", None)
         mine.pop("performance/dispatches", None)
         assert mine == pytest.approx({name: its[name] for name in mine}, rel=1e-4, abs=1e-5)
-    mine, its = state_of(directory, STEPS), state_of(other, STEPS)
+    mine, its = state_of(directory, steps), state_of(other, steps)
     for name, each in its.items():
         if name.startswith("policy/model."):
             torch.testing.assert_close(mine[name], each, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("moment", [pytest.param("train", marks=pytest.mark.nightly), "write"])
+@pytest.mark.nightly  # by day: test_killed_ranks.py
+@pytest.mark.parametrize("moment", ["train", "write"])
 def test_a_run_of_which_a_rank_was_killed_goes_on_from_its_last_checkpoint(whole, tmp_path, monkeypatch, moment):
     at_call(monkeypatch, PolicyGroup, moment, 3, kill_last_rank)
     with pytest.raises(WorkerError, match="rank 1"):

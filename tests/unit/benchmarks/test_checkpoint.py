@@ -1,7 +1,10 @@
 import dataclasses
+import json
 
 import pytest
+from typer.testing import CliRunner
 
+from benchmarks import checkpoint
 from benchmarks.checkpoint import BOUNDS, Round, judged, markdown, within
 
 ROUND = Round(
@@ -30,3 +33,26 @@ def test_the_page_says_what_is_not_kept():
     assert page.count("NOT KEPT") == 1
     assert page.count("kept |") == len(BOUNDS) - 1
     assert "| plain copy | 0.100 s (0.100 to 0.100) | 10.00 GB/s |" in page
+
+
+def test_without_saves_at_once_the_page_has_what_was_measured():
+    part = dataclasses.replace(ROUND, disk=None, sync_save=None, write=None)
+    assert set(judged([part])) == {"staging", "next step"}
+    page = markdown([part], judged([part]), {"first staging": "0.01 s"})
+    assert "- first staging: 0.01 s" in page
+    assert "disk" not in page
+    assert "files written" not in page
+
+
+def test_a_whole_measurement_of_a_small_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_HIDDEN", 96)
+    monkeypatch.setattr(checkpoint, "_VOCABULARY", 1200)
+    options = ["--layers", "1", "--tokens", "16", "--rounds", "2", "--threads", "1", "--name", "small"]
+    folders = ["--folder", str(tmp_path), "--out", str(tmp_path / "out")]
+    code = CliRunner().invoke(checkpoint.app, [*options, *folders]).exit_code
+    assert code in (0, 1), "1: a ratio out of its bounds, on a busy machine"
+    body = json.loads((tmp_path / "out" / "small.json").read_text())
+    assert len(body["rounds"]) == 2
+    assert all(value > 0 for each in body["rounds"] for value in each.values())
+    assert (tmp_path / "out" / "small.md").read_text().startswith("# Checkpoints: speed")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "what was saved is gone"

@@ -1,12 +1,10 @@
-import hashlib
-import json
 import math
 
 import pytest
 
 from grpo.checkpoint.errors import DamagedCheckpoint
-from grpo.checkpoint.manifest import canonical
 from grpo.checkpoint.reading import list_checkpoints, load_checkpoint, verify_checkpoint
+from tests.support.version_1 import as_version_1
 
 FINGERPRINT = {"model": "tiny", "sizes": {"hidden": 8}}
 
@@ -65,21 +63,6 @@ def test_no_pickle_is_written_or_read(make_manager, state):
     kinds = {file.suffix for file in path.iterdir()}
     assert kinds == {".safetensors", ".json", ""}
     assert (path / ".grpo-checkpoint").read_bytes() == b""
-
-
-def as_version_1(path):
-    """Rewrite the manifest of a checkpoint of one process as the first version wrote it."""
-    body = json.loads((path / "manifest.json").read_bytes())
-    body.pop("sha256")
-    tensors = body["tensors"]
-    for entry in tensors.values():
-        owner = tensors[entry["tied_to"]] if entry["tied_to"] else entry
-        entry["file"] = owner["pieces"][0]["file"]
-    for entry in tensors.values():
-        del entry["pieces"]
-    body["schema_version"] = 1
-    digest = hashlib.sha256(canonical(body)).hexdigest()
-    (path / "manifest.json").write_text(json.dumps({"sha256": digest, **body}))
 
 
 def test_checkpoints_of_version_1_load_and_stand_beside_new_ones(make_manager, state, same):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from grpo.checkpoint.rng import capture_rng, restore_rng
+from grpo.checkpoint.rng import capture_rng, remember_rng, restore_rng, seed_rng
 from grpo.errors import CheckpointError
 
 
@@ -40,6 +40,27 @@ def test_the_same_numbers_follow(draws):
     expected = draw()
     draw()
     assert restore_rng(tensors, values) == []
+    assert draw() == expected
+
+
+def test_a_seed_decides_all_of_them():
+    drawn = []
+    for seed in (2**33 + 1, 2**33 + 1, 3):
+        seed_rng(seed)
+        drawn.append(draw())
+    assert drawn[0] == drawn[1]
+    assert all(one != other for one, other in zip(drawn[1], drawn[2], strict=True))
+
+
+@pytest.mark.parametrize("draws", [0, 1])
+def test_what_is_remembered_is_put_back(draws):
+    for _ in range(draws):
+        random.gauss(0, 1)
+        np.random.standard_normal()
+    put_back = remember_rng()
+    expected = draw()
+    draw()
+    put_back()
     assert draw() == expected
 
 

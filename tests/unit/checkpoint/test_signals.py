@@ -186,6 +186,53 @@ def test_the_alarm_of_others_comes_back(error):
         signal.signal(signal.SIGALRM, previous)
 
 
+def test_another_thread_gives_up_the_block_that_the_main_thread_waits_in():
+    with StopRequest() as stop:
+        entered, never = threading.Event(), threading.Event()
+
+        def give_up():
+            entered.wait(20)
+            stop.give_up()
+
+        threading.Thread(target=give_up).start()
+        assert given_up(stop, Latest(), lambda: (entered.set(), never.wait(20), pytest.fail("not given up")))
+        assert given_up(stop, Latest(), lambda: pytest.fail("a later block begins"))
+        assert stop.requested is None
+
+
+def test_a_block_is_given_up_from_another_thread_only_while_it_lasts():
+    """Where no one handles SIGALRM it would end the process."""
+    reached = []
+
+    def fails():
+        reached.append("in")
+        raise ValueError
+
+    with StopRequest() as stop:
+        with pytest.raises(ValueError), stop.abandonable(Latest()):  # noqa: PT011
+            fails()
+        thread = threading.Thread(target=stop.give_up)
+        thread.start()
+        thread.join(20)
+        assert reached == ["in"]
+
+
+def test_what_is_given_up_from_another_thread_ends_whole():
+    done = []
+
+    def block():
+        with stop.undivided():
+            thread = threading.Thread(target=stop.give_up)
+            thread.start()
+            thread.join(20)
+            done.append("whole")
+        done.append("not here")
+
+    with StopRequest() as stop:
+        assert given_up(stop, Latest(), block)
+    assert done == ["whole"]
+
+
 def test_what_belongs_together_happens_whole():
     done = []
 

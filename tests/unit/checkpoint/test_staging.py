@@ -1,5 +1,8 @@
+import threading
+
 import torch
 
+from grpo.checkpoint import staging
 from grpo.checkpoint.pieces import Piece, whole_pieces
 from grpo.checkpoint.shards import plan_shards, write_shards
 from grpo.checkpoint.staging import StagingBuffers
@@ -49,3 +52,33 @@ def test_a_plan_of_other_sizes_gets_buffers_of_its_own(tmp_path):
     content = buffers.stage(plan)
     assert [each.numel() for each in content.values()] == [12]
     assert write_shards(tmp_path, plan, content).tensors["a"].pieces[0].stop == [5]
+
+
+def test_buffers_are_made_beside_other_work_and_used_by_the_first_save(tmp_path, monkeypatch):
+    gate, touched, real = threading.Event(), [], staging._touch
+
+    def touch(buffer):
+        assert gate.wait(30)
+        touched.append(buffer.data_ptr())
+        real(buffer)
+
+    monkeypatch.setattr(staging, "_touch", touch)
+    live, buffers = tensors(3), StagingBuffers()
+    plan = plan_shards(whole_pieces(live), max_shard_bytes=100)
+    buffers.prepare(plan)
+    buffers.prepare(plan)
+    assert touched == [], "who prepares does not wait"
+    gate.set()
+    content = buffers.stage(plan)
+    assert [each.data_ptr() for each in content.values()] == touched
+    stored = read_shards(tmp_path, write_shards(tmp_path, plan, content).tensors)
+    assert all(torch.equal(stored[name], each) for name, each in live.items())
+    buffers.prepare(plan)
+    assert len(touched) == 2, "those that are there are kept"
+
+
+def test_prepared_buffers_of_another_size_are_made_anew():
+    buffers = StagingBuffers()
+    buffers.prepare(plan_shards(whole_pieces({"a": torch.zeros(4)})))
+    content = buffers.stage(plan_shards(whole_pieces({"a": torch.arange(9.0)})))
+    assert [each.view(torch.float32).tolist() for each in content.values()] == [list(range(9))]

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from tests.support.small_run import run_small
+from tests.support.version_1 import as_version_1
 
 
 @pytest.fixture
@@ -127,6 +128,30 @@ def test_export_takes_the_runs_own_tokenizer(run, directory, tmp_path):
     assert "--tokenizer" in err
     out = run("export", tmp_path / "alone", "4", tmp_path / "other", "--tokenizer", tmp_path / "hf", "--json")[1]
     assert json.loads(out)["step"] == 4
+
+
+def test_a_run_saved_in_the_first_version_of_the_format_is_listed_verified_exported_and_resumed(
+    run, directory, finished, tmp_path
+):
+    for path in directory.glob("checkpoints/step_*"):
+        as_version_1(path)
+        assert json.loads((path / "manifest.json").read_bytes())["schema_version"] == 1
+    rows = json.loads(run("ls", directory, "--json")[1])["checkpoints"]
+    assert [(row["step"], row["state"]) for row in rows] == [(2, "complete"), (4, "complete"), (6, "complete")]
+    code, out, _ = run("verify", directory)
+    assert code == 0
+    assert out.count("whole") == 3
+    for name, source in (("old", directory), ("new", finished)):
+        assert run("export", source, "latest", tmp_path / name)[0] == 0
+    assert (tmp_path / "old" / "model.safetensors").read_bytes() == (
+        tmp_path / "new" / "model.safetensors"
+    ).read_bytes()
+    assert run_small(directory, "grpo.max_num_steps=7").outcome.steps == 7
+    shard = next((directory / "checkpoints" / "step_4").glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[::-1])
+    code, out, _ = run("verify", directory, "4")
+    assert code == 1
+    assert f"step 4: {shard} was altered" in out
 
 
 @pytest.mark.parametrize("command", ["ls", "verify", "prune"])

@@ -13,6 +13,7 @@ from grpo.errors import EXIT_REQUEUE, CheckpointError, ConfigError
 from grpo.placement.placement import Placement
 from grpo.rollout.on_demand import OnDemandSource
 from grpo.telemetry.reader import read_run
+from grpo.telemetry.timers import Charge
 from grpo.trainer import loop, stopping
 from grpo.trainer.evaluation import Evaluator
 from grpo.trainer.held import HeldCheckpoints
@@ -69,6 +70,38 @@ def test_in_a_rollout_that_would_take_too_long_it_is_given_up_and_done_again(who
     Calls(monkeypatch, OnDemandSource, "_draw", 3, send, after=True)
     outcome = stop_and_go_on(tmp_path / "run", whole, monkeypatch, "checkpointing.stop_grace_s=0")
     assert (outcome.steps, outcome.saved) == (2, True)
+
+
+def test_what_placement_moves_is_known_to_the_stopping(tmp_path, monkeypatch):
+    charged, known, real = [], [], Placement.enter
+
+    def enter(placement, phase):
+        charges = [*real(placement, phase), Charge("generation", "wake", 0.5), Charge("refit", "offload", 0.25)]
+        charged.append(0.75)
+        return charges
+
+    class Knowing(stopping.Stopping):
+        def step_done(self, seconds):
+            known.append(self._moves)
+            super().step_done(seconds)
+
+    monkeypatch.setattr(Placement, "enter", enter)
+    monkeypatch.setattr(loop, "Stopping", Knowing)
+    run_quick(tmp_path / "run", *OPTIONS, "grpo.val_at_start=false")
+    assert len(known) == STEPS
+    assert sum(known) == sum(charged)
+
+
+def test_with_dynamic_sampling_it_goes_on_with_the_prompts_that_come_next(tmp_path):
+    options = (
+        *OPTIONS, "grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=50",
+        "grpo.max_num_epochs=9", "grpo.val_period=0",
+    )  # fmt: skip
+    run_quick(tmp_path / "whole", *options)
+    for steps in range(1, STEPS + 1):
+        run_quick(tmp_path / "run", *options, f"grpo.max_num_steps={steps}")
+    assert_same_run(tmp_path / "run", tmp_path / "whole", STEPS)
+    assert sum(line.get("rollout/discarded_groups", 0) for line in metrics_of(tmp_path / "whole")) > 0
 
 
 def test_moves_into_a_phase_are_not_given_up_half_done(whole, tmp_path, monkeypatch):

@@ -142,6 +142,24 @@ def test_before_the_first_step_a_signal_gives_the_rollout_up_at_once(clock):
         assert stopping.due() == "SIGTERM"
 
 
+def test_the_moves_of_a_step_are_expected_again_before_the_save(clock):
+    """A rollout that is given up leaves policy and engine where sampling needs them, whatever earlier saves found."""
+    stopping = limited(clock, "00:00:10:00")
+    for moves in ([3, 5], [2, 4]):
+        for seconds in moves:
+            stopping.moved(seconds)
+        step(stopping, clock, rollout=60, rest=30, save=20)
+    clock.now = 1000 + 600 - 110 - 1.25 * (20 + 8) - 1
+    assert stopping.due() is None
+    clock.now += 1
+    assert stopping.due() is not None
+    clock.now = 1000 + 600 - 50 - 1.25 * (20 + 8) - 1
+    with stopping.rollout():
+        pass
+    with pytest.raises(Abandoned), stopping.rollout():
+        clock.now += 1
+
+
 def test_the_longest_save_is_read_from_the_events(tmp_path):
     assert longest_save_s(tmp_path) == 0
     with JournalWriter(tmp_path / "events.jsonl") as events:
@@ -150,4 +168,6 @@ def test_the_longest_save_is_read_from_the_events(tmp_path):
             events.append(event)
         assert longest_save_s(tmp_path) == 3.0
         events.append({"kind": "checkpoint", "seconds": 2.5, "staged_seconds": 1.0})
-    assert longest_save_s(tmp_path) == 3.5
+        assert longest_save_s(tmp_path) == 3.5
+        events.append({"kind": "checkpoint", "seconds": 2.5, "staged_seconds": 0.5, "moved_seconds": 1.5})
+    assert longest_save_s(tmp_path) == 4.5

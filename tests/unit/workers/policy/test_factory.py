@@ -48,6 +48,7 @@ def test_one_rank_alone_is_that_policy_without_a_process_group(tmp_path):
     assert not dist.is_initialized()
     assert torch.get_num_threads() == config.cluster.cpu_threads
     assert rank.weight_version() == 0
+    assert torch.initial_seed() == config.grpo.seed, "two runs draw the same in their ranks too"
     described, weights = rank._policy.describe_weights(), dict(rank._policy.export_weights())
     assert described == [Weight.of(name, tensor) for name, tensor in weights.items()]
     expected = dict(DTensorPolicy.from_config(config).export_weights())
