@@ -53,7 +53,8 @@ def prepare(resolved: ResolvedConfig) -> Prepared:
     """
     config = resolved.config
     check_runnable(config)
-    model_path = locate_model(config.policy.model_name, config.policy.model_revision)
+    policy = config.policy
+    model_path = locate_model(policy.model_name, policy.model_revision, weights=not policy.random_weights)
     model_config = load_model_config(model_path)
     if not config.policy.random_weights:
         check_weights_present(model_path)
