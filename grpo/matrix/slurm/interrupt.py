@@ -19,6 +19,7 @@ from grpo.errors import EXIT_REQUEUE
 from grpo.telemetry.journal import read_journal
 
 MARKER = "interrupted"  # in the job's folder: it was done already
+PROGRAM = "grpo"
 _POLL_SECONDS = 0.1
 _PASSED_ON = (signal.SIGUSR1, signal.SIGTERM)
 
@@ -35,7 +36,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path, required=True, help="the run directory")
     parser.add_argument("arguments", nargs="+", help="of grpo, after --")
     options = parser.parse_args()
-    trainer = subprocess.Popen([sys.executable, "-m", "grpo", *options.arguments])  # noqa: S603 - no shell
+    trainer = subprocess.Popen([sys.executable, "-m", PROGRAM, *options.arguments])  # noqa: S603 - no shell
     _pass_signals_on(trainer)
     marker = options.run.with_name(MARKER)
     while trainer.poll() is None:

@@ -47,7 +47,7 @@ def change(path, old, new):
         ("cluster.yaml", "8b-megatron:", "8b-dtensor:", "the key '8b-dtensor' is given twice, first on line"),
         ("cluster.yaml", "8b-megatron:", "8B_Megatron:", "is no id"),
         ("cluster.yaml", "8b-megatron:", "tiny-hf:", "the case tiny-hf is there already, at matrices/cluster.yaml"),
-        ("cluster.yaml", "timing/refit,", "train/loss,", "train/loss is not for a reference"),
+        ("cluster.yaml", "- timing/refit", "- train/loss", "train/loss is not for a reference"),
         ("tiny.yaml", "{upper: 0}", "{}", "rollout/reward_failures has neither lower nor upper"),
         (
             "tiny.yaml",

@@ -42,11 +42,9 @@ def test_every_case_resolves_and_its_degrees_fill_its_gpus(case):
     config = resolve_case(case).config
     degrees = case.parallel
     ranks = layout(config)
-    assert (
-        degrees.tensor * degrees.pipeline * degrees.context * degrees.data
-        == ranks.training_gpus
-        == (case.gpus or config.cluster.cpu_ranks)
-    )
+    assert degrees.tensor * degrees.pipeline * degrees.context * degrees.data == ranks.training_gpus
+    own = 0 if config.policy.generation.colocated.enabled else ranks.generation_gpus  # the engine's alone
+    assert ranks.training_gpus + own == (case.gpus or config.cluster.cpu_ranks)
     assert ranks.generation_gpus % degrees.engine_tensor == 0
     assert (config.cluster.num_nodes, config.cluster.gpus_per_node) == (case.nodes, case.gpus_per_node)
 
@@ -66,8 +64,10 @@ def test_references_and_cases_name_each_other(case):
     assert {key for key in MATRIX.references if key[1] == case.id} == needed
     for key in needed:
         reference = MATRIX.references[key]
-        if reference.source.kind != "none":
+        if reference.source.kind == "measured":  # a published row is held against the columns that it has
             assert set(case.checks.against_reference) <= set(reference.values)
+        elif reference.source.kind == "published":
+            assert {"timing/total", "timing/refit"} <= set(case.checks.against_reference) & set(reference.values)
 
 
 @CASES
@@ -118,6 +118,14 @@ def test_a_cadence_keeps_within_its_budget():
     for cadence in ("pr", "nightly", "weekly", "release"):
         assert gpu[cadence] <= getattr(MATRIX.budgets.gpu_hours, cadence), cadence
         assert cpu[cadence] <= getattr(MATRIX.budgets.cpu_hours, cadence), cadence
+
+
+def test_every_case_with_gpus_has_a_budget_of_its_own():
+    budgets = MATRIX.budgets.case_gpu_hours
+    assert set(budgets) == {case.id for case in MATRIX.cases.values() if case.gpus}
+    for case_id, most in budgets.items():
+        case = MATRIX.case(case_id)
+        assert seconds_of(case.time_limit) / 3600 * case.gpus <= most, case_id
 
 
 @pytest.mark.parametrize(
