@@ -85,8 +85,10 @@ def replay(config: Config) -> Iterator[Conflict]:
                 (f"{key}.{'file' if settings.mean is None else 'mean'}", f"{_GENERATION}.{name}"),
                 f"a completion has its drawn length whatever is sampled; leave out {name}",
             )
-    longest = min(generation.max_new_tokens or config.policy.max_total_sequence_length,
-                  config.policy.max_total_sequence_length - 1)
+    longest = min(
+        generation.max_new_tokens or config.policy.max_total_sequence_length,
+        config.policy.max_total_sequence_length - 1,
+    )
     if settings.mean is not None and settings.mean > longest:
         yield Conflict((f"{key}.mean", _NEW), f"the mean is above the longest that may be generated; at most {longest}")
 

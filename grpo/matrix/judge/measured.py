@@ -11,9 +11,7 @@ from grpo.matrix.schema import Benchmark, Bound
 Record = Mapping[str, Any]
 
 
-def check_benchmark(
-    benchmark: Benchmark | None, records: Sequence[Record]
-) -> tuple[list[BoundResult], list[Finding]]:
+def check_benchmark(benchmark: Benchmark | None, records: Sequence[Record]) -> tuple[list[BoundResult], list[Finding]]:
     """Each bound's worst figure, and a failure for each that does not hold or was not measured."""
     if benchmark is None:
         return [], []

@@ -85,7 +85,9 @@ class _Run:
         self.steps = max(limits)
         self._sampling, self._device, self._strings = sampling, device, strings
         self._sampler = Sampler(sampling, device)
-        self._noise = Noise(job.seeds, job.num_completions, sampling.max_new_tokens) if sampling.temperature > 0 else None
+        self._noise = (
+            Noise(job.seeds, job.num_completions, sampling.max_new_tokens) if sampling.temperature > 0 else None
+        )
         count = len(job.prompts) * job.count
         self._all_limits = torch.tensor(limits, device=device)
         self._limits = self._all_limits if min(limits) < self.steps else None  # [active]

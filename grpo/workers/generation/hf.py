@@ -159,7 +159,10 @@ class HfGenerator:
                     prompts=[prompts[index] for index in indices],
                     seeds=[seeds[index] for index in indices],
                     limits=[
-                        [min(limit, self._context - len(prompts[index])) for limit in limits[index][first : first + count]]
+                        [
+                            min(limit, self._context - len(prompts[index]))
+                            for limit in limits[index][first : first + count]
+                        ]
                         for index in indices
                     ],
                     num_completions=num_completions,

@@ -138,7 +138,9 @@ def test_every_case_with_gpus_has_a_budget_of_its_own():
 def test_the_70b_cases_train_what_the_users_commands_do(case_id, recipe, command):
     case = MATRIX.case(case_id)
     own = ["grpo.max_num_steps=32", "checkpointing.enabled=false", "grpo.val_period=0"]
-    own += [each for each in case.overrides if "sleep_level" in each or "offload_" in each]  # so that it fits: the same is computed
+    own += [
+        each for each in case.overrides if "sleep_level" in each or "offload_" in each
+    ]  # so that it fits: the same is computed
     users = load_config(recipe, [*command.split(), *own]).config.model_dump()
     ours = resolve_case(case).config.model_dump()
     for values in (users, ours):  # where files go

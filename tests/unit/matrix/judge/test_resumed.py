@@ -39,7 +39,9 @@ def test_a_run_that_was_never_killed_or_went_on_elsewhere_says_nothing():
 
 
 def test_a_metric_that_is_not_there_is_a_failure():
-    assert messages([{"step": 7, "train/grad_norm": 2.0}]) == ["train/reward is missing in step 7, which was trained twice"]
+    assert messages([{"step": 7, "train/grad_norm": 2.0}]) == [
+        "train/reward is missing in step 7, which was trained twice"
+    ]
 
 
 def test_the_judge_asks_for_it():

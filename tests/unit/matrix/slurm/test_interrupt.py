@@ -12,7 +12,7 @@ from grpo.errors import EXIT_REQUEUE
 from grpo.matrix.slurm.interrupt import MARKER, command
 
 # `python -m grpo`, for whoever starts it in this folder.
-TRAINER = '''
+TRAINER = """
 import json, pathlib, signal, subprocess, sys, time
 run, last = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 run.mkdir(exist_ok=True)
@@ -27,7 +27,7 @@ for step in range(1, last + 1):
         time.sleep(60 if last > 3 else 0)
 child.kill()
 sys.exit(7 if last == 2 else 0)
-'''
+"""
 
 
 def started(folder, last, after_step=3):

@@ -54,7 +54,9 @@ def job(prompts: list[list[int]], completions: int = 2, limits: list[int] | None
 
 
 def run(model: Counting, work: Job, **sampling):
-    sampled = decode(model, work, SamplingParams(**{"max_new_tokens": max(map(max, work.limits))} | sampling), CPU, None)
+    sampled = decode(
+        model, work, SamplingParams(**{"max_new_tokens": max(map(max, work.limits))} | sampling), CPU, None
+    )
     return [sampled.completion(row) for row in range(len(work.prompts) * work.count)]
 
 
