@@ -38,7 +38,7 @@ class RunDirectory:
 
     manifest.json, config.yaml, environment.json, nodes.json   written whole, replaced whole
     metrics.jsonl, events.jsonl, samples.jsonl, ranks.jsonl     one object a line, on disk when the call returns
-    lengths.jsonl                                               the same: a step's completion lengths, for others to replay
+    lengths.jsonl                                               the same: completion lengths, for others to replay
     logs/rank-<n>.log                                           capped, rotated
 
     Every method that writes raises TelemetryError naming the path when the disk is full or read-only; what was written

@@ -92,7 +92,7 @@ class Env(Section):
     """One verifier and the pool of processes that runs it."""
 
     verifier: str = Field(
-        description="'math', 'reasoning_gym', 'exact_match', 'coin' (of the sample's id, for random weights), or the user's "
+        description="'math', 'reasoning_gym', 'exact_match', 'coin' (by the sample's id), or the user's "
         "'module:function'"
     )
     num_workers: int = Field(2, gt=0, description="processes")

@@ -51,8 +51,7 @@ class Interruption(Section):
     after_step: int = Field(gt=1, description="killed during the step that follows it")
     equal: dict[str, float] = Field(
         min_length=1,
-        description="by metric: by how much a step that is trained again may differ from the first time, as a share; 0: "
-        "not at all",
+        description="by metric: by what share a step that is trained again may differ from the first time; 0: not at all",
     )
 
 
@@ -60,7 +59,7 @@ class Benchmark(Section):
     """A program that the job runs after the trainer; it leaves records of what it measured, which are judged."""
 
     module: str = Field(description="python -m MODULE ARGUMENTS --out FOLDER writes FOLDER/results.jsonl")
-    arguments: list[str] = []
+    arguments: list[str] = Field([])
     bounds: dict[str, Bound] = Field(min_length=1, description="by KIND.FIELD of the records; every one must hold")
 
 

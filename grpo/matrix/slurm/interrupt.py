@@ -1,7 +1,7 @@
 """The trainer, killed once after a given step as if its node were lost: `python -m grpo.matrix.slurm.interrupt`.
 
-The killed run asks for what a run that saved asks for, to be started again; then the trainer runs undisturbed, and goes on
-from its last checkpoint.
+The killed run asks for what a run that saved asks for, to be started again; then the trainer runs undisturbed, and
+goes on from its last checkpoint.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main() -> int:
         if not marker.exists() and _last_step(options.run) >= options.after_step:
             marker.touch()
             _kill(trainer)
-            print(f"killed after step {options.after_step}, to go on from the last checkpoint", flush=True)
+            sys.stderr.write(f"killed after step {options.after_step}, to go on from the last checkpoint\n")
             return EXIT_REQUEUE
         time.sleep(_POLL_SECONDS)
     return trainer.returncode if trainer.returncode >= 0 else 128 - trainer.returncode

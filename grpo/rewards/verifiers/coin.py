@@ -7,7 +7,7 @@ from hashlib import blake2b
 def coin_verifier(*, probability: float = 0.5, seed: int = 0) -> Callable[[str], float]:
     """1 with this probability, else 0, by the sample's id alone: the same in every run, whatever was sampled.
 
-    So the groups of a run with random weights keep a spread, and its advantages are not all 0. `seed` gives other coins.
+    So the groups of a run with random weights keep a spread: its advantages are not all 0. `seed` gives other coins.
 
     Raises:
         TypeError: the probability is not in (0, 1).

@@ -1,4 +1,4 @@
-"""Lengths that are replayed: each completion gets as many tokens as a recorded distribution says, whatever it says itself.
+"""Lengths that are replayed: each completion gets as many tokens as a distribution says, whatever it says itself.
 
 A model that talks longer is not slower, and a model with random weights never stops: where speed is measured, lengths
 are drawn. A completion's length follows from the seed of its prompt and its number in the group, and from nothing else.

@@ -23,7 +23,7 @@ MATRIX = load_matrix(Path(__file__).parents[4] / "matrices")
 JOBS = [(case.id, name) for case in MATRIX.cases.values() for name in case.partitions]
 NASTY = "a'b\"c $(touch owned) `touch owned` \\ ;&|*\n$HOME {{ x }} {# y #} %s"
 TWINS = [case.id for case in MATRIX.cases.values() if case.layer == "cluster" and not case.id.startswith("tiny-")]
-# What a twin has smaller than its original, what follows from that, and where its prompts come from. Nothing else differs.
+# What a twin has smaller than its original, what follows from that, and where its prompts come from.
 SMALLER = (
     "cluster.cpu_ranks", "cluster.cpu_threads", "cluster.gpus_per_node", "cluster.num_nodes", "data.", "env.",
     "grpo.max_num_steps", "grpo.num_generations_per_prompt", "grpo.num_prompts_per_step",
