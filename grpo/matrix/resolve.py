@@ -88,7 +88,7 @@ def _check_interruption(case: Case, config: Config) -> None:
     if killed <= saving.save_period or killed % saving.save_period == 0 or killed + 1 >= case.steps:
         raise MatrixError(
             f"case {case.id}: interrupted.after_step = {killed}: with checkpointing.save_period={saving.save_period} "
-            f"and {case.steps} steps it must lie after the first checkpoint, between two, and at least two before the end"
+            f"and {case.steps} steps it must lie after the first checkpoint, between two, and two before the end"
         )
 
 

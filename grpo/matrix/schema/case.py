@@ -51,7 +51,7 @@ class Interruption(Section):
     after_step: int = Field(gt=1, description="killed during the step that follows it")
     equal: dict[str, float] = Field(
         min_length=1,
-        description="by metric: by what share a step that is trained again may differ from the first time; 0: not at all",
+        description="by metric: by what share a step that is trained again may differ from the first time; 0: by none",
     )
 
 

@@ -20,6 +20,7 @@ from grpo.matrix.slurm.cases import job_of
 
 CI = Path(__file__).parents[4] / "ci" / "slurm"
 MATRIX = load_matrix(Path(__file__).parents[4] / "matrices")
+SOUND = set()  # scripts that were checked, without their values
 JOBS = [(case.id, name) for case in MATRIX.cases.values() for name in case.partitions]
 NASTY = "a'b\"c $(touch owned) `touch owned` \\ ;&|*\n$HOME {{ x }} {# y #} %s"
 TWINS = [case.id for case in MATRIX.cases.values() if case.layer == "cluster" and not case.id.startswith("tiny-")]
@@ -76,7 +77,10 @@ def test_the_scripts_of_the_one_machine_cluster_are_sound(path):
 
 @pytest.mark.parametrize(("case_id", "name"), JOBS)
 def test_every_script_is_snapshotted(case_id, name, snapshot):
-    assert checked(render(case_id, name)).replace(sys.executable, "PYTHON") == snapshot
+    script = render(case_id, name)
+    if structure(script) not in SOUND:
+        SOUND.add(structure(checked(script)))
+    assert script.replace(sys.executable, "PYTHON") == snapshot
 
 
 def structure(script):
