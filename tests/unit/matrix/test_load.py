@@ -26,12 +26,12 @@ def change(path, old, new):
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("cluster.yaml", "  steps: 32", "  step: 32", r"cluster.yaml:10: unknown key step; did you mean steps\?"),
+        ("cluster.yaml", "  steps: 32", "  step: 32", r"cluster.yaml:16: unknown key step; did you mean steps\?"),
         (
             "cluster.yaml",
             "steps: 32",
             "steps: many",
-            r'cluster.yaml:10: steps = "many": expected a whole number above 0',
+            r'cluster.yaml:16: steps = "many": expected a whole number above 0',
         ),
         ("cluster.yaml", "{data: 8}", "{dat: 8}", r"unknown key parallel.dat; did you mean parallel.data\?"),
         (
