@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,7 +18,7 @@ from grpo.matrix.judge import Evidence, JobOutcome, Verdict, evidence_of, judge_
 from grpo.matrix.load import Matrix
 from grpo.matrix.resolve import resolve_case
 from grpo.matrix.schema import Case
-from grpo.telemetry.journal import read_journal, replace_json, replace_text
+from grpo.telemetry.journal import replace_json, replace_text
 from grpo.telemetry.reader import read_run
 
 RESULT = "result.json"
@@ -115,11 +115,22 @@ def _evidence(path: Path, job: JobOutcome | None, case: Case) -> Evidence:
         return _canary_evidence(path.parent / CANARY, job)
     try:
         evidence = evidence_of(read_run(path), job)
-        return replace(evidence, benchmark=read_journal(path.parent / BENCHMARK)) if case.benchmark else evidence
+        return replace(evidence, benchmark=_records(path.parent / BENCHMARK)) if case.benchmark else evidence
     except TelemetryError:
         if job is None:
             raise
         return Evidence(metrics=(), state="not started", job=job)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """A benchmark's: an object a line, of no version; [] where it left none."""
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise MatrixError(f"{path}: not the records of a benchmark ({error})") from error
+    return [record for record in records if isinstance(record, dict)]
 
 
 def _canary_evidence(path: Path, job: JobOutcome | None) -> Evidence:
