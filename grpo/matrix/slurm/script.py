@@ -57,11 +57,14 @@ def render_body(
     executor: str,
     working_directory: Path,
     environ: Mapping[str, str],
+    reference: Path | None = None,
 ) -> str:
     """Bash, without the options of sbatch. `job_dir` gets the log, `result.json` and the run directory.
 
     Of `environ` the job gets the variables that the partition names and nothing else. With `executor` "local" the
-    nodes are pretended ones of one machine. Raises MatrixError for what such a job cannot be.
+    nodes are pretended ones of one machine. The trainer shows its step against that of the file `reference`.
+
+    Raises MatrixError for what such a job cannot be.
     """
     check_job(case, partition_name, partition, config)
     if not _PATH.fullmatch(str(job_dir)):
@@ -97,6 +100,7 @@ def render_body(
         requeue_exit_code=EXIT_REQUEUE,
         trains=case.trains,
         trainer=_trainer(case, job_dir),
+        shown=[] if reference is None else [f"--reference={reference}", f"--reference-warmup={case.warmup_steps}"],
         benchmark=[] if case.benchmark is None else [case.benchmark.module, *case.benchmark.arguments],
         ray_argument=' "cluster.ray_address=$ray_address"' if case.trains and case.nodes > 1 else "",
     )  # fmt: skip
@@ -129,7 +133,7 @@ def gpu_options(case: Case, partition: Partition) -> list[str]:
 def _trainer(case: Case, job_dir: Path) -> list[str]:
     """What `python -m` runs."""
     run = job_dir / RUN
-    arguments = ["train", case.recipe, *overrides_of(case), f"logger.log_dir={run}", "--quiet"]
+    arguments = ["train", case.recipe, *overrides_of(case), f"logger.log_dir={run}"]
     if case.interrupted is None:
         return ["grpo", *arguments]
     return command(case.interrupted.after_step, run, arguments)
