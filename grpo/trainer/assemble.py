@@ -34,7 +34,7 @@ from grpo.trainer.prepare import Prepared, train_sampling, validation_sampling
 from grpo.trainer.supported import device_of
 from grpo.trainer.throughput import Throughput
 from grpo.workers.generation.factory import make_generator, make_streaming_generator
-from grpo.workers.groups.reservation import Reservation, reserved_for
+from grpo.workers.groups.reservation import Room, reserved_for
 from grpo.workers.policy.factory import started_policy
 from grpo.workers.policy.group import PolicyGroup
 from grpo.workers.protocol import Generator, Policy, StreamingGenerator
@@ -59,12 +59,12 @@ def assembled(
         torch.set_num_threads(config.cluster.cpu_threads)
     _seed_everything(config.grpo.seed)
     with ExitStack() as stack:
-        reservation = stack.enter_context(reserved_for(config))
-        generator, asynchronous = _generator(prepared, reservation)
+        rooms = stack.enter_context(reserved_for(config))
+        generator, asynchronous = _generator(prepared, None if rooms is None else rooms.engines)
         stack.callback(generator.shutdown)
         plan = plan_of(config)
         sleep_until_needed(plan, generator)
-        policy = stack.enter_context(started_policy(config, reservation))
+        policy = stack.enter_context(started_policy(config, None if rooms is None else rooms.policy))
         scorer = SharedScorer(
             Scorer(rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping)
         )
@@ -100,7 +100,7 @@ def assembled(
             ),
             run=run,
             timer=PhaseTimer(
-                synchronise=torch.cuda.synchronize if device_of(config) == "cuda" and reservation is None else None
+                synchronise=torch.cuda.synchronize if device_of(config) == "cuda" and rooms is None else None
             ),
             throughput=Throughput.of(config, Dimensions.of(prepared.model_config), _devices(config, policy, run)),
             observers=observers,
@@ -123,11 +123,11 @@ def _devices(config: Config, policy: Policy | PolicyGroup, run: RunDirectory) ->
     return names if device_of(config) == "cuda" else ["cpu"] * len(names)
 
 
-def _generator(prepared: Prepared, reservation: Reservation | None) -> tuple[Generator, StreamingGenerator | None]:
+def _generator(prepared: Prepared, room: Room | None) -> tuple[Generator, StreamingGenerator | None]:
     """The engine, and the same as one that samples while training runs if it does."""
     if not prepared.config.grpo.async_grpo.enabled:
-        return make_generator(prepared.config, prepared.model_path, reservation), None
-    streaming = make_streaming_generator(prepared.config, prepared.model_path, reservation)
+        return make_generator(prepared.config, prepared.model_path, room), None
+    streaming = make_streaming_generator(prepared.config, prepared.model_path, room)
     return streaming, streaming
 
 

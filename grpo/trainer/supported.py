@@ -32,20 +32,9 @@ def check_runnable(config: Config) -> None:
 
 
 def _refusals(config: Config) -> Iterator[str]:
-    policy, generation = config.policy, config.policy.generation
-    context_parallel = context_parallel_refusal(policy)
+    context_parallel = context_parallel_refusal(config.policy)
     if context_parallel is not None:
         yield context_parallel
-    if not generation.colocated.enabled and config.cluster.gpus_per_node:
-        yield (
-            "policy.generation.colocated.enabled=False: on GPUs the engine shares those that train; set true, and its "
-            "resources null"
-        )
-    if generation.backend == "vllm" and generation.vllm_cfg.tensor_parallel_size > 1:
-        yield (
-            f"policy.generation.vllm_cfg.tensor_parallel_size={generation.vllm_cfg.tensor_parallel_size}: the engine "
-            "runs on one device; set 1"
-        )
 
 
 def _check_gpus(config: Config) -> None:

@@ -68,6 +68,10 @@ class Ranked:
         self._released.set()
         return self.rank
 
+    def all_reduce_or_leave(self, value: float | None) -> float:
+        """Those that are given nothing leave while the others are in a collective."""
+        return -1.0 if value is None else self.all_reduce(value)
+
     def skip_at(self, rank: int) -> float:
         """One rank leaves while the others are in a collective."""
         return -1.0 if self.rank == rank else self.all_reduce(1.0)

@@ -20,12 +20,13 @@ from grpo.workers.generation.expected_weights import ExpectedWeights
 from grpo.workers.generation.replay import each_completion
 from grpo.workers.generation.requests import check_requests
 from grpo.workers.generation.vllm_arguments import context_length, engine_arguments
+from grpo.workers.generation.vllm_parallel import check_ranks
 from grpo.workers.offload.engine import EngineResidence
 from grpo.workers.protocol import Completion, SamplingParams
 
 
 class VllmGenerator:
-    """A `Generator` over `vllm.LLM`, one device, in this process.
+    """A `Generator` over `vllm.LLM` in this process: one device, or one rank of several that are asked the same.
 
     On a CPU set OMP_NUM_THREADS to the cores that this process has to itself: with more threads than free cores vLLM's
     products wait for each other and it is many times slower; vLLM cannot sleep there, and `sleep` and `wake` are only
@@ -36,13 +37,9 @@ class VllmGenerator:
         """Start the engine on the weights of `model_path`, or on random ones under `policy.random_weights`.
 
         Raises:
-            GenerationError: vLLM is missing, does not start, or is asked for more than one device.
+            GenerationError: vLLM is missing, does not start, or is to have several ranks and the process group has not.
         """
-        if config.policy.generation.vllm_cfg.tensor_parallel_size != 1:
-            raise GenerationError(
-                "policy.generation.vllm_cfg.tensor_parallel_size="
-                f"{config.policy.generation.vllm_cfg.tensor_parallel_size}: the in-process engine runs on one device"
-            )
+        check_ranks(config.policy.generation.vllm_cfg.tensor_parallel_size)
         vllm_compat.check_installed()
         self.device = "cuda" if config.cluster.gpus_per_node else "cpu"
         self._context = context_length(config)
@@ -58,9 +55,17 @@ class VllmGenerator:
             self.update_weights(((name, each.detach()) for name, each in model.named_parameters()), 0)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_completions: int,
+        sampling: SamplingParams,
+        seeds: Sequence[int],
+        *,
+        completions: range | None = None,
     ) -> list[list[Completion]]:
         """Sample; see `Generator.generate`. Completions end as `HfGenerator`'s do.
+
+        `completions`: which of each prompt's are wanted, None: all.
 
         Each completion is a request of its own, whose seed follows from the prompt's; the prompt is computed once and
         found in the prefix cache.
@@ -72,16 +77,17 @@ class VllmGenerator:
         self.check(prompts, num_completions, sampling, seeds)
         if not prompts:
             return []
-        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in range(num_completions)]
+        wanted = range(num_completions) if completions is None else completions
+        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in wanted]
         parameters = [
             parameters
             for prompt, seed in zip(prompts, seeds, strict=True)
-            for parameters in group_parameters(sampling, len(prompt), seed, num_completions)
+            for parameters in group_parameters(sampling, len(prompt), seed, num_completions)[wanted.start : wanted.stop]
         ]
         with vllm_compat.sampling_context(self.device):
             outputs = self.engine.generate(requests, parameters, use_tqdm=False)
-        completions = [self.completion(output.outputs[0], self.weight_version) for output in outputs]
-        return [completions[start : start + num_completions] for start in range(0, len(completions), num_completions)]
+        sampled = [self.completion(output.outputs[0], self.weight_version) for output in outputs]
+        return [sampled[start : start + len(wanted)] for start in range(0, len(sampled), len(wanted))]
 
     def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
         """Take all weights under their Hugging Face names, tied ones once; on an error the old ones stay.

@@ -89,6 +89,7 @@ class RankHost:
     ) -> Answer:
         """Make the worker; see `watched` for what happens after `limit_s`."""
         os.environ.update(membership.environment())
+        self._first = membership.first
 
         def run() -> None:
             self._worker = make(*arguments)
@@ -103,7 +104,7 @@ class RankHost:
         with tempfile.TemporaryFile("w+") as file:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
-            return Diagnosis(worker_stacks(file.read()), _collectives())
+            return Diagnosis(worker_stacks(file.read()), _collectives(self._first))
 
 
 def worker_stacks(dump: str) -> str:
@@ -147,14 +148,17 @@ def _sendable(error: Exception) -> Exception | None:
     return error if type(restored) is type(error) else None
 
 
-def _collectives() -> dict[tuple[str, tuple[int, ...]], int]:
-    """By process group, how many collectives this rank has issued."""
+def _collectives(first: int) -> dict[tuple[str, tuple[int, ...]], int]:
+    """By process group, how many collectives this rank has issued; ranks counted from `first`."""
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_initialized()):
         return {}
     world: Any = dist.distributed_c10d._world  # noqa: SLF001 - no public way to ask
     return {
-        (world.pg_names[group], tuple(dist.get_process_group_ranks(group))): group._get_sequence_number_for_group()  # noqa: SLF001
+        (
+            world.pg_names[group],
+            tuple(first + rank for rank in dist.get_process_group_ranks(group)),
+        ): group._get_sequence_number_for_group()  # noqa: SLF001
         for group in list(world.pg_map)
     }

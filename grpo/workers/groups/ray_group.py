@@ -14,11 +14,11 @@ import psutil
 
 from grpo.errors import WorkerError
 from grpo.workers.groups.dispatches import Dispatches
-from grpo.workers.groups.failures import Death, Situation, death_reason
+from grpo.workers.groups.failures import Death, RankError, Situation, death_reason
 from grpo.workers.groups.rank_host import Answer, Diagnosis, Failure, RankHost, Where, worker_stacks
 from grpo.workers.groups.ray_session import STOP_SECONDS, RaySession
 from grpo.workers.groups.rendezvous import Membership
-from grpo.workers.groups.reservation import Reservation, Slot
+from grpo.workers.groups.reservation import Reservation, Room, Slot
 from grpo.workers.groups.watchdog import GRACE_SECONDS
 
 _GRACE_SECONDS = 3.0  # after an error in a collective: the rank that is its cause may be known a moment later
@@ -38,9 +38,10 @@ class RayGroup:
         make: Callable[..., object],
         arguments: Sequence[object] = (),
         *,
-        reservation: Reservation,
+        reservation: Reservation | Room,
         deadline_s: float,
         environment: Mapping[str, str] | None = None,
+        ranks_together: int | None = None,
     ) -> None:
         """Start one actor for each rank of the reservation and, in all at the same time, make the worker.
 
@@ -51,6 +52,7 @@ class RayGroup:
             reservation: where the ranks go.
             deadline_s: for the start, and for each call that names no other.
             environment: variables to set in the processes, besides the few that are passed on.
+            ranks_together: so many in a row are a world of their own to `join_process_group`; None: all are one.
 
         Raises:
             RankError: a rank raised, died, did not start in time, or is not where it should be.
@@ -58,6 +60,8 @@ class RayGroup:
         self._name = getattr(make, "__name__", repr(make))
         self._deadline_s = deadline_s
         self._reservation = reservation
+        self._together = ranks_together or reservation.world_size
+        self._failure: RankError | None = None
         self._session: RaySession = reservation.session
         self._dispatches = Dispatches()
         self._places: list[Where | None] = [None] * reservation.world_size
@@ -66,7 +70,7 @@ class RayGroup:
         ends = time.monotonic() + deadline_s
         try:
             self._create({**self._session.environment, **(environment or {})})
-            self._place(self._ask("where", [()] * self.world_size, deadline_s))
+            self._place(self._ask("where", dict.fromkeys(range(self.world_size), ()), deadline_s))
             self._start(make, tuple(arguments), max(1.0, ends - time.monotonic()))
         except BaseException:
             self.shutdown()
@@ -79,6 +83,11 @@ class RayGroup:
     @property
     def dispatches(self) -> Dispatches:
         return self._dispatches
+
+    @property
+    def ended(self) -> bool:
+        """As `WorkerGroup.ended`."""
+        return self._ended
 
     @property
     def hosts(self) -> list[str]:
@@ -151,7 +160,6 @@ class RayGroup:
         if ray.is_initialized():
             for actor in self._actors:
                 ray.kill(actor, no_restart=True)
-        self._actors = []
         _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
         for process in alive:
             process.kill()
@@ -186,22 +194,20 @@ class RayGroup:
     def _start(self, make: Callable[..., object], arguments: tuple[object, ...], deadline_s: float) -> None:
         import ray
 
-        address = self._reservation.slots[0].address
-        (port,) = self._ask("reserve_port", [(address,)], deadline_s)
-        shared = ray.put(arguments)
-        limit, size = deadline_s + GRACE_SECONDS, self.world_size
-        references = {
-            actor.start.remote(_membership(slot, size, address, port), make, shared, limit): slot.rank
-            for actor, slot in zip(self._actors, self._reservation.slots, strict=True)
-        }
+        slots, size = self._reservation.slots, self._together
+        firsts = range(0, self.world_size, size)
+        ports = self._ask("reserve_port", {first: (slots[first].address,) for first in firsts}, deadline_s)
+        shared, limit = ray.put(arguments), deadline_s + GRACE_SECONDS
+        references = {}
+        for actor, slot in zip(self._actors, slots, strict=True):
+            world = slot.rank // size
+            membership = _membership(slot, slots[world * size], size, ports[world])
+            references[actor.start.remote(membership, make, shared, limit)] = slot.rank
         self._collect("start", references, deadline_s)
 
-    def _ask(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float) -> list[Any]:
-        """Of the host rather than of the worker; of as many ranks as there are arguments."""
-        references = {
-            getattr(actor, method).remote(*own): rank
-            for rank, (actor, own) in enumerate(zip(self._actors, arguments, strict=False))
-        }
+    def _ask(self, method: str, arguments: Mapping[int, tuple[object, ...]], deadline_s: float) -> list[Any]:
+        """Of the host rather than of the worker; of the ranks that there are arguments for, in rank order."""
+        references = {getattr(self._actors[rank], method).remote(*own): rank for rank, own in arguments.items()}
         answers = self._collect(method, references, deadline_s)
         return [answers[rank] for rank in sorted(answers)]
 
@@ -218,7 +224,8 @@ class RayGroup:
 
     def _check_alive(self, method: str) -> None:
         if self._ended:
-            raise WorkerError(f"{self._name}: {method} was called after the group had ended")
+            why = "" if self._failure is None else f": {self._failure}"
+            raise WorkerError(f"{self._name}: {method} was called after the group had ended{why}") from self._failure
 
     def _collect(self, method: str, references: Mapping[Any, int], deadline_s: float) -> dict[int, Any]:
         """What each rank returns; raises as soon as the cause of a failure is known."""
@@ -262,8 +269,10 @@ class RayGroup:
         diagnoses = self._diagnose([rank for rank in range(self.world_size) if asked and not _dead(failures, rank)])
         places = dict(enumerate(self._places))
         situation = Situation(self._name, method, places, failures, tuple(sorted(unanswered)), diagnoses, deadline_s)
+        if self._failure is None:  # else this is another thread's call, which the end of the group has ended too
+            self._failure = situation.error()
         self.shutdown()
-        raise situation.error()
+        raise self._failure
 
     def _diagnose(self, ranks: Sequence[int]) -> dict[int, Diagnosis]:
         import ray
@@ -289,8 +298,11 @@ def _dead(failures: Mapping[int, Failure | Death], rank: int) -> bool:
     return isinstance(failures.get(rank), Death)
 
 
-def _membership(slot: Slot, world_size: int, address: str, port: int) -> Membership:
-    return Membership(slot.rank, world_size, slot.node_rank, slot.local_rank, slot.local_world_size, address, port)
+def _membership(slot: Slot, first: Slot, world_size: int, port: int) -> Membership:
+    return Membership(
+        slot.rank - first.rank, world_size, slot.node_rank - first.node_rank, slot.local_rank, slot.local_world_size,
+        first.address, port, first.rank,
+    )  # fmt: skip
 
 
 def _is_here(place: Where) -> bool:

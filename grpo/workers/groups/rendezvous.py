@@ -24,6 +24,7 @@ class Membership:
     local_world_size: int
     master_address: str
     master_port: int
+    first: int = 0  # where in all of a worker group's ranks this group begins, if it is a part of them
 
     def environment(self) -> dict[str, str]:
         """The variables that `torch.distributed` reads, by the names of torchrun."""

@@ -18,6 +18,11 @@ class WorkerGroup(Protocol):
     def world_size(self) -> int: ...
 
     @property
+    def ended(self) -> bool:
+        """Whether no calls can be made any more, after `shutdown` or a failure."""
+        ...
+
+    @property
     def hosts(self) -> list[str]:
         """The name of each rank's machine."""
         ...
@@ -63,6 +68,11 @@ class InProcessGroup:
     @property
     def world_size(self) -> int:
         return 1
+
+    @property
+    def ended(self) -> bool:
+        """As `WorkerGroup.ended`."""
+        return self._worker is None
 
     @property
     def hosts(self) -> list[str]:

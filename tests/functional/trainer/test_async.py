@@ -8,8 +8,8 @@ from grpo.checkpoint.signals import StopRequest
 from grpo.config import load_config
 from grpo.errors import WorkerError
 from grpo.trainer.run import train
-from grpo.workers.generation import remote_stream
-from tests.support.replay import DyingProcess
+from grpo.workers.generation import stream_group
+from tests.support.replay import DyingRank
 from tests.support.small_run import run_small
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("ray")]
@@ -53,8 +53,8 @@ def test_every_prompt_is_trained_once_over_interruptions(tmp_path):
 
 
 def test_an_engine_that_dies_ends_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(remote_stream, "StreamProcess", DyingProcess)
-    with pytest.raises(WorkerError, match="DyingProcess died during"):
+    monkeypatch.setattr(stream_group, "StreamRank", DyingRank)
+    with pytest.raises(WorkerError, match=r"DyingRank rank 0 .* died during"):
         run_small(tmp_path / "run", *ASYNC, "grpo.max_num_steps=1000")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["state"] == "failed"
