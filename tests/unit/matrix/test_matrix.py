@@ -43,7 +43,8 @@ def test_every_case_resolves_and_its_degrees_fill_its_gpus(case):
     degrees = case.parallel
     ranks = layout(config)
     assert degrees.tensor * degrees.pipeline * degrees.context * degrees.data == ranks.training_gpus
-    own = 0 if config.policy.generation.colocated.enabled else ranks.generation_gpus  # the engine's alone
+    separate = case.gpus and not config.policy.generation.colocated.enabled  # on CPUs an engine takes no ranks
+    own = ranks.generation_gpus if separate else 0
     assert ranks.training_gpus + own == (case.gpus or config.cluster.cpu_ranks)
     assert ranks.generation_gpus % degrees.engine_tensor == 0
     assert (config.cluster.num_nodes, config.cluster.gpus_per_node) == (case.nodes, case.gpus_per_node)
@@ -101,6 +102,9 @@ def test_every_metric_of_a_check_is_one_that_the_trainer_emits(tmp_path, monkeyp
     monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 0)
     monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda: 0)
     emitted |= set(memory_metrics())  # with those of a GPU
+    emitted |= {
+        f"timing/refit/{part}" for part in ("export", "transfer", "load")
+    }  # of workers with processes of their own
     assert set(REQUIRED) <= emitted
     for case in MATRIX.cases.values():
         checks = case.checks

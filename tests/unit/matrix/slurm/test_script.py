@@ -29,7 +29,8 @@ NASTY = "a'b\"c $(touch owned) `touch owned` \\ ;&|*\n$HOME {{ x }} {# y #} %s"
 TWINS = [case.id for case in MATRIX.cases.values() if case.layer == "cluster" and not case.id.startswith("tiny-")]
 # What a twin has smaller than its original, what follows from that, and where its prompts come from.
 SMALLER = (
-    "cluster.cpu_ranks", "cluster.cpu_threads", "cluster.gpus_per_node", "cluster.num_nodes", "data.", "env.",
+    "cluster.cpu_engine_ranks", "cluster.cpu_ranks", "cluster.cpu_threads", "cluster.gpus_per_node",
+    "cluster.num_nodes", "data.", "env.",
     "grpo.max_num_steps", "grpo.num_generations_per_prompt", "grpo.num_prompts_per_step",
     "grpo.reward_shaping.max_response_length", "policy.dtensor_cfg.tensor_parallel_size",
     "policy.dynamic_batching.logprob_mb_tokens", "policy.dynamic_batching.train_mb_tokens",
