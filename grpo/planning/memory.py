@@ -27,7 +27,7 @@ from grpo.planning.setting import FLOAT32, Setting
 from grpo.workers.policy.options import needs_reference
 from grpo.workers.policy.token_logprobs import default_chunk_size
 
-BUCKET_BYTES = 1 << 30  # of a refit; two exist at a time
+BUCKETS = 2  # of a refit: one is filled while the other is taken
 MOMENTS = 2 * FLOAT32
 
 
@@ -96,11 +96,11 @@ def _stage_phases(setting: Setting, engine: EngineMemory, stage: int) -> list[Ph
     state = policy_state(setting, stage)
     training, scoring = _training_bytes(setting, state, stage), _scoring_bytes(setting, state, stage)
     sampling = {"engine weights": engine.weights, "engine workspace": engine.workspace, "kv cache": engine.kv_cache}
-    refit = {"parameters": state.parameters, "refit buckets": _export_bytes(setting)}
+    refit, buckets = {"parameters": state.parameters}, {"refit buckets": _bucket_bytes(setting)}
     stays = _staying(state, setting.resident if setting.colocated else Resident.ALL)
     process = setting.partition.process_bytes.value
     if not setting.colocated:
-        own = {"processes": process}
+        own = {"processes": process} | buckets
         return [
             PhaseMemory("refit", "training", own | stays | refit),
             PhaseMemory("generation", "generation", own | sampling),
@@ -108,7 +108,7 @@ def _stage_phases(setting: Setting, engine: EngineMemory, stage: int) -> list[Ph
             PhaseMemory("policy_training", "training", own | stays | training),
         ]
     one_process = setting.parallel.ranks == 1 and setting.config.cluster.launcher != "ray"
-    always = {"processes": process * (1 if one_process else 2)} | stays
+    always = {"processes": process * (1 if one_process else 2)} | ({} if one_process else buckets) | stays
     awake = sampling if setting.resident == Resident.ALL else {}
     return [
         PhaseMemory("refit", "all", always | refit | {"engine weights": engine.weights} | awake),
@@ -177,10 +177,11 @@ def worker_memory(setting: Setting, stage: int = 0) -> dict[str, dict[str, float
     }
 
 
-def _export_bytes(setting: Setting) -> float:
-    """Two buckets, or the largest whole tensor where that is more, of which one is gathered at a time."""
+def _bucket_bytes(setting: Setting) -> float:
+    """Of buckets that stay where they are: each holds the largest tensor too, of which one is gathered at a time."""
     d = setting.model.dimensions
-    return max(2.0 * BUCKET_BYTES, float(setting.compute_bytes * max(d.head_weights, d.hidden * d.intermediate)))
+    largest = setting.compute_bytes * max(d.head_weights, d.hidden * d.intermediate)
+    return float(BUCKETS * max(setting.config.policy.generation.refit.bucket_bytes, largest))
 
 
 def chunk_tokens(setting: Setting) -> int:

@@ -61,6 +61,18 @@ class ReplayLengths(Section):
     )
 
 
+class Refit(Section):
+    """How new weights travel to engines in processes of their own."""
+
+    bucket_bytes: int = Field(
+        256 << 20, gt=0, description="sent at a time, or as much as the largest tensor has; there are two such buffers"
+    )
+    checksum: Literal["full", "sampled", "off"] = Field(
+        "sampled",
+        description="whether what arrives is held against what was sent: every bucket, one in eight, or none",
+    )
+
+
 class Generation(Section):
     backend: Literal["vllm", "hf"] = "vllm"
     max_new_tokens: int | None = Field(None, gt=0, description="null: policy.max_total_sequence_length")
@@ -76,3 +88,4 @@ class Generation(Section):
     validation: ValidationSampling = ValidationSampling()
     vllm_cfg: VllmCfg = VllmCfg()
     colocated: Colocated = Colocated()
+    refit: Refit = Refit()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
-
-from torch import Tensor
 
 from grpo.config.schema import Config
 from grpo.errors import GenerationError
@@ -14,7 +12,6 @@ from grpo.placement.resources import EngineTag, Residence, Resource
 from grpo.workers.generation.engine_rank import EngineRank
 from grpo.workers.generation.engine_start import Engines, start_engines
 from grpo.workers.generation.shares import share_out
-from grpo.workers.groups.packed import PackedTensor
 from grpo.workers.groups.reservation import Room
 from grpo.workers.groups.worker_group import WorkerGroup
 from grpo.workers.offload.engine import EngineResidence
@@ -70,13 +67,6 @@ class EngineGroup:
         for part, completions in sorted(sampled, key=lambda each: each[0].completions.start):
             groups[part.prompt] += completions
         return groups
-
-    def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
-        """Send all weights through the object store, then let the engines take them; on an error the old ones stay."""
-        self._residence.need_weights("update_weights")
-        packed = [PackedTensor.pack(name, tensor) for name, tensor in weights]
-        self._engines.call("update_weights", packed, version)
-        self.updated(version)
 
     def updated(self, version: int) -> None:
         """All ranks have taken the weights of this version."""

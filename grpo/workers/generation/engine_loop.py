@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grpo.errors import GenerationError
 from grpo.workers.generation.lockstep import HEARTBEAT_SECONDS, Alone, Seen, Together
-from grpo.workers.protocol import Completion, Finished, Generator, GroupRequest, SamplingParams
+from grpo.workers.protocol import Completion, Finished, GroupRequest, LocalGenerator, SamplingParams
 
 _JOIN_SECONDS = 30.0
 _ARRIVAL_SECONDS = 60.0  # from the first rank's hearing of something to the others'
@@ -224,9 +224,9 @@ class EngineLoop:
 
 
 class BatchEngine:
-    """A `SteppedEngine` over a `Generator` that samples whole batches: its step is all that waits."""
+    """A `SteppedEngine` over a `LocalGenerator` that samples whole batches: its step is all that waits."""
 
-    def __init__(self, generator: Generator) -> None:
+    def __init__(self, generator: LocalGenerator) -> None:
         self._generator = generator
         self._waiting: list[tuple[GroupRequest, int, SamplingParams]] = []
 

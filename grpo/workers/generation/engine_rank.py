@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
-from torch import Tensor
 
 from grpo.config import layout
 from grpo.config.schema import Config
 from grpo.errors import GenerationError
 from grpo.placement.resources import EngineTag
+from grpo.refit.endpoints import RefitTarget
 from grpo.workers.generation.engine_loop import BatchEngine, EngineLoop, SteppedEngine
+from grpo.workers.generation.expected_weights import ExpectedWeights
 from grpo.workers.generation.local import make_local_generator
 from grpo.workers.generation.lockstep import Alone, Lockstep
 from grpo.workers.generation.shares import Part
 from grpo.workers.generation.vllm import VllmGenerator
 from grpo.workers.generation.vllm_stream import VllmStream
-from grpo.workers.groups.packed import PackedTensor
 from grpo.workers.groups.rendezvous import join_process_group
 from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingParams
 
@@ -35,13 +35,16 @@ class Refusal:
     error: GenerationError
 
 
-class EngineRank:
+class EngineRank(RefitTarget):
     """Holds an engine, or a part of one among the ranks that the environment names."""
 
     def __init__(self, config: Config, model_path: Path) -> None:
         enter_process(config)
         self._answers = is_first()
         self._engine = make_local_generator(config, model_path)
+        super().__init__(
+            self._engine.update_weights, ExpectedWeights.of_folder(model_path), config.policy.precision, _name()
+        )
 
     def generate(
         self,
@@ -65,9 +68,6 @@ class EngineRank:
         completions = refusable(sampled)
         return completions if self._answers or isinstance(completions, Refusal) else None
 
-    def update_weights(self, weights: Sequence[PackedTensor], version: int) -> Refusal | None:
-        return refusable(lambda: self._engine.update_weights(_unpacked(weights), version))
-
     def sleep(self, level: Literal[1, 2]) -> None:
         self._engine.sleep(level)
 
@@ -78,7 +78,7 @@ class EngineRank:
         self._engine.shutdown()
 
 
-class StreamRank:
+class StreamRank(RefitTarget):
     """The same for an engine that samples on. No call waits for that, but an update that is not in flight."""
 
     def __init__(self, config: Config, model_path: Path) -> None:
@@ -90,6 +90,9 @@ class StreamRank:
             lambda: stepped_engine(config, model_path),
             in_flight=config.grpo.async_grpo.in_flight_weight_updates, together=together,
         )  # fmt: skip
+        super().__init__(
+            self._loop.update_weights, ExpectedWeights.of_folder(model_path), config.policy.precision, _name()
+        )
 
     def submit(
         self, owner: str, requests: Sequence[GroupRequest], num_completions: int, sampling: SamplingParams
@@ -101,9 +104,6 @@ class StreamRank:
             return self._loop.finished(owner, wait_s)
         self._loop.finished(owner, 0.0)
         return Finished([], 0.0)
-
-    def update_weights(self, weights: Sequence[PackedTensor], version: int) -> Refusal | None:
-        return refusable(lambda: self._loop.update_weights(_unpacked(weights), version))
 
     def shutdown(self) -> None:
         self._loop.shutdown()
@@ -139,5 +139,6 @@ def refusable(work: Callable[[], _Result]) -> _Result | Refusal:
         return Refusal(error)
 
 
-def _unpacked(weights: Sequence[PackedTensor]) -> Iterator[tuple[str, Tensor]]:
-    return (weight.unpack() for weight in weights)
+def _name() -> str:
+    """Of this rank's engine, for messages."""
+    return f"the engine (process {os.getpid()})"

@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
-
-from torch import Tensor
 
 from grpo.config.schema import Config
 from grpo.errors import WorkerError
@@ -18,7 +16,6 @@ from grpo.placement.resources import ENGINE, EngineTag, Residence, Resource
 from grpo.workers.generation.engine_rank import StreamRank
 from grpo.workers.generation.engine_start import Engines, start_engines
 from grpo.workers.generation.shares import Loads, work
-from grpo.workers.groups.packed import PackedTensor
 from grpo.workers.groups.reservation import Room
 from grpo.workers.groups.worker_group import WorkerGroup
 from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingParams
@@ -88,12 +85,6 @@ class StreamGroup:
                     "raise cluster.worker_timeout_s if they were only slow"
                 )
         return [done[request.key] for request in requests]
-
-    def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
-        """Send all weights; engines take them between two tokens, or when they have finished what they sample."""
-        packed = [PackedTensor.pack(name, tensor) for name, tensor in weights]
-        self._engines.call("update_weights", packed, version)
-        self.updated(version)
 
     def updated(self, version: int) -> None:
         """All ranks have taken the weights of this version."""

@@ -16,6 +16,7 @@ from itertools import dropwhile, takewhile
 from time import perf_counter
 from typing import Any
 
+from grpo.refit.errors import PeerLostError
 from grpo.workers.groups.rendezvous import Membership, reserve_port
 from grpo.workers.groups.watchdog import watched
 
@@ -132,12 +133,16 @@ def _failure(error: Exception) -> Failure:
     told = traceback.TracebackException.from_exception(error)
     frames = list(dropwhile(lambda frame: frame.filename == __file__, traceback.extract_tb(error.__traceback__)))
     told.stack = traceback.StackSummary.from_list(frames)
-    inside = bool(frames) and "torch/distributed/" in frames[-1].filename
-    in_collective = inside or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in _COLLECTIVE_WORDS)
-    )
     summary = "".join(traceback.format_exception_only(error)).strip()
-    return Failure(summary, "".join(told.format()), in_collective, _sendable(error))
+    return Failure(summary, "".join(told.format()), follows(error), _sendable(error))
+
+
+def follows(error: BaseException) -> bool:
+    """Whether it is probably there because another rank failed or stayed away."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = bool(frames) and "torch/distributed/" in frames[-1].filename
+    told = isinstance(error, RuntimeError) and any(word in str(error) for word in _COLLECTIVE_WORDS)
+    return inside or told or isinstance(error, PeerLostError)
 
 
 def _sendable(error: Exception) -> Exception | None:

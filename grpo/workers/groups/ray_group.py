@@ -13,6 +13,7 @@ from typing import Any, Self
 import psutil
 
 from grpo.errors import WorkerError
+from grpo.workers.groups.calls import Call
 from grpo.workers.groups.dispatches import Dispatches
 from grpo.workers.groups.failures import Death, RankError, Situation, death_reason
 from grpo.workers.groups.rank_host import Answer, Diagnosis, Failure, RankHost, Where, worker_stacks
@@ -95,25 +96,32 @@ class RayGroup:
         return [place.host for place in self.places]
 
     @property
+    def addresses(self) -> list[str]:
+        """As `WorkerGroup.addresses`."""
+        return [place.address for place in self.places]
+
+    @property
     def places(self) -> list[Where]:
         """Where each rank runs."""
         return [place for place in self._places if place is not None]
 
     def call_all(self, method: str, *arguments: object, deadline_s: float | None = None) -> list[Any]:
         """As `WorkerGroup.call_all`; the arguments are put into the object store once."""
-        import ray
-
-        self._check_alive(method)
-        shared = ray.put(arguments) if arguments else ()
-        return self._call(method, [shared] * self.world_size, deadline_s)
+        return self._begin_all(method, arguments, deadline_s, thread=None)()
 
     def call_each(
         self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None
     ) -> list[Any]:
         """As `WorkerGroup.call_each`."""
-        self._check_alive(method)
-        assert len(arguments) == self.world_size, (len(arguments), self.world_size)
-        return self._call(method, list(arguments), deadline_s)
+        return self._begin(method, arguments, deadline_s, thread=None)()
+
+    def begin_all(self, method: str, *arguments: object, deadline_s: float | None = None, beside: bool = False) -> Call:
+        """As `WorkerGroup.begin_all`."""
+        return Call(self, self._begin_all(method, arguments, deadline_s, thread=_BESIDE if beside else None))
+
+    def begin_each(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None) -> Call:
+        """As `WorkerGroup.begin_each`."""
+        return Call(self, self._begin(method, arguments, deadline_s, thread=None))
 
     def call_one(self, rank: int, method: str, *arguments: object, deadline_s: float | None = None) -> Any:
         """As `WorkerGroup.call_one`."""
@@ -211,28 +219,49 @@ class RayGroup:
         answers = self._collect(method, references, deadline_s)
         return [answers[rank] for rank in sorted(answers)]
 
-    def _call(self, method: str, arguments: Sequence[Any], deadline_s: float | None) -> list[Any]:
+    def _begin_all(
+        self, method: str, arguments: tuple[object, ...], deadline_s: float | None, *, thread: str | None
+    ) -> Callable[[], list[Any]]:
+        import ray
+
+        self._check_alive(method)
+        shared = ray.put(arguments) if arguments else ()
+        return self._begin(method, [shared] * self.world_size, deadline_s, thread=thread)
+
+    def _begin(
+        self, method: str, arguments: Sequence[Any], deadline_s: float | None, *, thread: str | None
+    ) -> Callable[[], list[Any]]:
+        """Ask all ranks; what is returned waits for their answers, until the deadline that begins now."""
+        self._check_alive(method)
+        assert len(arguments) == self.world_size, (len(arguments), self.world_size)
         limit = deadline_s or self._deadline_s
-        with self._dispatches.count(method) as dispatch:
-            references = {
-                actor.call.remote(method, own, limit + GRACE_SECONDS): rank
-                for rank, (actor, own) in enumerate(zip(self._actors, arguments, strict=True))
-            }
-            answers = self._collect(method, references, limit)
-            dispatch.rank_seconds = [answers[rank].seconds for rank in range(self.world_size)]
-        return [answers[rank].value for rank in range(self.world_size)]
+        ends = time.monotonic() + limit
+        references = {
+            actor.call.options(concurrency_group=thread).remote(method, own, limit + GRACE_SECONDS): rank
+            for rank, (actor, own) in enumerate(zip(self._actors, arguments, strict=True))
+        }
+
+        def collect() -> list[Any]:
+            with self._dispatches.count(method) as dispatch:
+                answers = self._collect(method, references, limit, ends=ends)
+                dispatch.rank_seconds = [answers[rank].seconds for rank in range(self.world_size)]
+            return [answers[rank].value for rank in range(self.world_size)]
+
+        return collect
 
     def _check_alive(self, method: str) -> None:
         if self._ended:
             why = "" if self._failure is None else f": {self._failure}"
             raise WorkerError(f"{self._name}: {method} was called after the group had ended{why}") from self._failure
 
-    def _collect(self, method: str, references: Mapping[Any, int], deadline_s: float) -> dict[int, Any]:
+    def _collect(
+        self, method: str, references: Mapping[Any, int], deadline_s: float, *, ends: float | None = None
+    ) -> dict[int, Any]:
         """What each rank returns; raises as soon as the cause of a failure is known."""
         import ray
 
         pending, answers, failures = dict(references), {}, {}
-        ends = time.monotonic() + deadline_s
+        ends = time.monotonic() + deadline_s if ends is None else ends
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, ends - time.monotonic()))
             if not ready:

@@ -26,6 +26,7 @@ from tests.functional.workers.groups.conftest import gone
 from tests.support.ailing_rank import DIES, HANGS, RAISES, AilingRank
 from tests.support.generation import CONTEXT, make_config, reference_logprobs, weights_of, write_model
 from tests.support.generator_contract import FLOAT32, PROMPTS, GeneratorContract, ids, plain
+from tests.support.refits import refit_into
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
 
@@ -41,7 +42,14 @@ def engine_config(folder: Path, backend: str, *, ranks: int, size: int = 1) -> C
     return config.model_copy(update={"cluster": config.cluster.model_copy(update=cluster)})
 
 
-class TestTwoReplicas(GeneratorContract):
+class RefitContract(GeneratorContract):
+    """New weights come with a refit from this process."""
+
+    def update(self, engine, weights, version):
+        refit_into(engine, weights, version)
+
+
+class TestTwoReplicas(RefitContract):
     @pytest.fixture(scope="class")
     @classmethod
     def started(cls, folder: Path) -> Iterator[EngineGroup]:
@@ -59,7 +67,7 @@ class TestTwoReplicas(GeneratorContract):
         assert ids(engine.generate(prompts, completions, plain(9), seeds)) == ids(expected)
 
 
-class TestTwoRanksOfVllm(GeneratorContract):
+class TestTwoRanksOfVllm(RefitContract):
     @pytest.fixture(scope="class")
     @classmethod
     def started(cls, folder: Path) -> Iterator[EngineGroup]:
@@ -118,7 +126,7 @@ def test_ranks_of_an_engine_that_samples_on_stay_in_step(tmp_path):
 def _check_versions(stream: StreamGroup, folders: list[Path]) -> None:
     sampling = plain(150)
     stream.submit([GroupRequest(key, tuple(prompt), key) for key, prompt in enumerate(PROMPTS)], 2, sampling)
-    stream.update_weights(weights_of(folders[1]), 1)
+    refit_into(stream, weights_of(folders[1]), 1)
     found: dict[int, list[Completion]] = {}
     while len(found) < len(PROMPTS):
         found.update(stream.finished(LIMIT).groups)

@@ -1,7 +1,6 @@
 """Replicas as one engine: whatever their number, the same answers in the same order."""
 
 import pytest
-import torch
 
 from grpo.errors import GenerationError
 from grpo.placement.errors import PlacementError
@@ -21,7 +20,6 @@ class Naming:
     def __init__(self, rank):
         self.rank = rank
         self.asleep = None
-        self.weights = None
         self.failure = None
 
     def generate(self, prompts, num_completions, sampling, seeds, parts):
@@ -34,9 +32,6 @@ class Naming:
             [Completion([100 * seeds[part.prompt] + number], [-0.5], "stop", 0) for number in part.completions]
             for part in parts
         ]
-
-    def update_weights(self, weights, version):
-        self.weights = ([weight.name for weight in weights], version)
 
     def sleep(self, level):
         self.asleep = level
@@ -66,13 +61,6 @@ def test_answers_do_not_depend_on_the_number_of_replicas(ranks, size, prompts):
     assert all(shares[rank] == shares[rank - rank % size] for rank in range(ranks))  # all ranks of an engine the same
 
 
-def test_weights_reach_every_rank():
-    engines, workers = group(4, 2)
-    engines.update_weights(iter([("a", torch.ones(2)), ("b", torch.ones(3))]), 7)
-    assert [worker.weights for worker in workers.workers] == [(["a", "b"], 7)] * 4
-    assert engines.weight_version == 7
-
-
 def test_all_ranks_sleep_and_wake_in_the_right_order():
     engines, workers = group(4, 2)
     engines.sleep(2)
@@ -80,13 +68,11 @@ def test_all_ranks_sleep_and_wake_in_the_right_order():
     assert engines.residences()[Resource.ENGINE_WEIGHTS] == Residence.ABSENT
     with pytest.raises(PlacementError, match="generate needs engine_weights"):
         engines.generate([[1]], 1, SAMPLING, [0])
-    with pytest.raises(PlacementError, match="update_weights needs engine_weights"):
-        engines.update_weights(iter([]), 1)
     engines.wake(["weights"])
     assert [worker.asleep for worker in workers.workers] == [("weights",)] * 4
     with pytest.raises(PlacementError, match="without values until a refit"):
         engines.wake(["kv_cache"])
-    engines.update_weights(iter([]), 1)
+    engines.updated(1)
     engines.wake(["kv_cache"])
     assert len(engines.generate([[1]], 1, SAMPLING, [0])[0]) == 1
 

@@ -5,12 +5,14 @@ import torch
 
 from grpo.errors import GenerationError
 from grpo.placement.errors import PlacementError
+from grpo.placement.resources import Residence, Resource
 from grpo.workers.generation.engine_rank import EngineRank, Refusal, StreamRank
 from grpo.workers.generation.shares import Part
-from grpo.workers.groups.packed import PackedTensor
+from grpo.workers.groups.worker_group import InProcessGroup
 from grpo.workers.protocol import GroupRequest
 from tests.support.generation import greedy, load_model, make_config, weights_of, write_model
 from tests.support.generator_contract import PROMPTS, ids, plain
+from tests.support.refits import refit_into
 
 LIMIT = 20.0
 
@@ -21,19 +23,29 @@ def folders(tmp_path_factory):
     return write_model(base / "a", seed=1), write_model(base / "b", seed=2)
 
 
-def packed(folder):
-    return [PackedTensor.pack(name, tensor) for name, tensor in weights_of(folder)]
+def refit(rank, folder, version):
+    refit_into(Alone(rank), weights_of(folder), version)
+
+
+class Alone:
+    """A rank of this process as all there is of an engine."""
+
+    def __init__(self, rank):
+        self.workers = InProcessGroup(lambda: rank)
+
+    def residences(self):
+        return {Resource.ENGINE_WEIGHTS: Residence.GPU}
+
+    def updated(self, version):
+        pass
 
 
 def test_it_updates_generates_and_refuses(folders):
     rank = EngineRank(make_config(folders[0]), folders[0])
-    assert rank.update_weights(packed(folders[1]), 5) is None
+    refit(rank, folders[1], 5)
     ((completion,),) = rank.generate(PROMPTS, 1, plain(6, temperature=0.0), [0] * 4, [Part(0, range(1))])
     assert completion.token_ids == greedy(load_model(folders[1], dtype=torch.float32), PROMPTS[0], 6)
     assert completion.weight_version == 5
-    refused = rank.update_weights(packed(folders[0])[1:], 6)
-    assert isinstance(refused, Refusal)
-    assert "missing" in str(refused.error)
     refused = rank.generate([[]], 1, plain(2), [0], [Part(0, range(1))])
     assert isinstance(refused, Refusal)
     rank.sleep(1)
@@ -41,6 +53,7 @@ def test_it_updates_generates_and_refuses(folders):
         rank.generate(PROMPTS, 1, plain(6), [0] * 4, [Part(0, range(1))])
     rank.wake(("weights", "kv_cache"))
     rank.generate(PROMPTS, 1, plain(6), [0] * 4, [Part(0, range(1))])
+    rank.refit_close()
     rank.shutdown()
 
 
@@ -64,17 +77,16 @@ def test_only_the_first_rank_of_an_engine_answers(folders, monkeypatch, kind):
     else:
         rank.submit("a", [GroupRequest(1, (1, 2), 3)], 2, plain(2))
         assert rank.finished("a", LIMIT).groups == []
-        assert rank.update_weights(packed(folders[0])[1:], 6).error.args[0].startswith("weight update")
     rank.shutdown()
 
 
-def test_a_stream_goes_on_after_an_update_that_it_refuses(folders):
+def test_a_stream_samples_with_what_a_refit_has_brought(folders):
     rank = StreamRank(make_config(folders[0]), folders[0])
-    assert isinstance(rank.update_weights(packed(folders[1])[1:], 6), Refusal)
-    assert rank.update_weights(packed(folders[1]), 7) is None
+    refit(rank, folders[1], 7)
     rank.submit("a", [GroupRequest(4, tuple(PROMPTS[0]), 3)], 2, plain(3))
     ((key, completions),) = rank.finished("a", LIMIT).groups
     assert (key, {each.weight_version for each in completions}) == (4, {7})
+    rank.refit_close()
     rank.shutdown()
     with pytest.raises(GenerationError, match="the engine has ended"):
         rank.finished("a", LIMIT)

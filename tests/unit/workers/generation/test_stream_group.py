@@ -1,11 +1,9 @@
 """Replicas that sample on: who gets a request, and whatever finishes where."""
 
 import pytest
-import torch
 
-from grpo.errors import GenerationError, WorkerError
+from grpo.errors import WorkerError
 from grpo.placement.errors import PlacementError
-from grpo.workers.generation.engine_rank import Refusal
 from grpo.workers.generation.engine_start import Engines
 from grpo.workers.generation.stream_group import StreamGroup
 from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingParams
@@ -40,12 +38,6 @@ class ByHand:
         done, self.done[owner] = self.done[owner], []
         return Finished(done, 2.0 * len(done))
 
-    def update_weights(self, weights, version):
-        if not weights:
-            return Refusal(GenerationError("weights are missing"))
-        self.version = version
-        return None
-
     def shutdown(self):
         pass
 
@@ -73,8 +65,7 @@ def test_what_finishes_anywhere_is_returned_with_its_own_version_and_the_mean_of
     streams, (one, two) = group(2)
     streams.submit(requests(5, 5, 5, 5), 1, SAMPLING)
     two.finish(1)
-    streams.update_weights(iter([("a", torch.ones(1))]), 3)
-    assert (one.version, two.version, streams.weight_version) == (3, 3, 3)
+    one.version = two.version = 3
     one.finish(0)
     finished = streams.finished(1.0)
     assert {key: group[0].token_ids + group[0].token_versions for key, group in finished.groups} == {
@@ -103,13 +94,6 @@ def test_a_batch_is_sampled_beside_the_stream():
     assert [len(each) for each in answers] == [2] * 4
     assert len({each[0].token_ids[0] for each in answers}) > 1
     assert streams.finished(0.0).groups == []
-
-
-def test_refused_weights_leave_the_version_as_it_is():
-    streams, _ = group(2)
-    with pytest.raises(GenerationError, match="weights are missing"):
-        streams.update_weights(iter([]), 3)
-    assert streams.weight_version == 0
 
 
 def test_silence_is_an_error():
