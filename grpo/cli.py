@@ -143,8 +143,9 @@ def plan(  # noqa: PLR0917 (typer's options have no order)
         float, typer.Option(help="tail of the lengths: 1 exponential, above 1 lighter, below 1 heavier")
     ] = 1.0,
     resident: Annotated[
-        Resident, typer.Option(help="what of the policy stays on the GPUs while a colocated engine generates")
-    ] = Resident.NONE,
+        Resident,
+        typer.Option(help="what stays on the GPUs while a colocated engine generates, instead of what the keys say"),
+    ] = Resident.CONFIGURED,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
 ) -> None:
     """Say what a recipe takes of memory and time, for any number of GPUs, before it is run. Exit 2: it does not fit."""

@@ -23,15 +23,14 @@ def device_of(config: Config) -> str:
 
 def check_runnable(config: Config) -> None:
     """Raise ConfigError naming the keys if this machine or this version cannot run the configuration."""
-    refusals = list(_refusals(config))
-    if refusals:
-        raise ConfigError(
-            "this version cannot train what is asked for (grpo config and grpo plan take it):\n" + "\n".join(refusals)
-        )
+    found = list(refusals(config))
+    if found:
+        raise ConfigError("this version cannot train what is asked for (grpo config takes it):\n" + "\n".join(found))
     _check_gpus(config)
 
 
-def _refusals(config: Config) -> Iterator[str]:
+def refusals(config: Config) -> Iterator[str]:
+    """What no machine makes trainable, each naming its keys."""
     context_parallel = context_parallel_refusal(config.policy)
     if context_parallel is not None:
         yield context_parallel

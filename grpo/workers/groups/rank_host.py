@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -155,9 +156,8 @@ def _sendable(error: Exception) -> Exception | None:
 
 def _collectives(first: int) -> dict[tuple[str, tuple[int, ...]], int]:
     """By process group, how many collectives this rank has issued; ranks counted from `first`."""
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_initialized()):
+    dist = sys.modules.get("torch.distributed")  # importing it would take longer than a diagnosis may
+    if dist is None or not (dist.is_available() and dist.is_initialized()):
         return {}
     world: Any = dist.distributed_c10d._world  # noqa: SLF001 - no public way to ask
     return {

@@ -14,7 +14,7 @@ from tests.support.quick_run import run_quick
 from tests.support.run_contents import metrics_of, state_of
 from tests.support.stuck_engine import CALL, StuckEngine
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("shared_ray")]
 STEPS = 4
 OPTIONS = (f"grpo.max_num_steps={STEPS}", "grpo.val_period=2", "checkpointing.save_period=1")
 RANKS = ("cluster.launcher=ray", "cluster.cpu_ranks=2", "policy.train_micro_batch_size=6")
@@ -68,7 +68,7 @@ def test_a_run_of_which_a_rank_was_killed_goes_on_from_its_last_checkpoint(whole
     assert_close(tmp_path / "run", whole)
 
 
-@pytest.mark.parametrize("sleep_level", [0, 2])
+@pytest.mark.parametrize("sleep_level", [pytest.param(0, marks=pytest.mark.nightly), 2])
 def test_a_stop_gives_up_what_an_engine_in_another_process_samples(tmp_path, monkeypatch, sleep_level):
     options = (*OPTIONS, "grpo.val_period=0", "grpo.val_at_start=false", "checkpointing.stop_grace_s=0")
     # With a save that is still to be made, for which the policy needs the engine's memory.

@@ -10,12 +10,11 @@ from grpo.refit.session import RefitSession
 from grpo.telemetry.timers import PhaseTimer
 from grpo.workers.groups.failures import RankError
 from grpo.workers.groups.ray_group import RayGroup
-from grpo.workers.groups.ray_session import RaySession
 from grpo.workers.groups.reservation import Reservation
 from tests.functional.workers.groups.conftest import gone
 from tests.support.refits import SHAPES, SmallEngineRank, SmallPolicyRank, settings, tensors
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("shared_ray")]
 BOTH = pytest.mark.parametrize("colocated", [True, False], ids=["shared", "broadcast"])
 START = 100.0
 
@@ -48,18 +47,12 @@ class Refits:
         return self._session.step_metrics()
 
 
-@pytest.fixture(scope="module")
-def ray():
-    with RaySession(cpus=4) as started:
-        yield started
-
-
 @pytest.fixture
-def start(ray):
+def start(shared_ray):
     with contextlib.ExitStack() as stack:
 
         def begin(*, colocated, ranks=1, shapes=SHAPES, deadline_s=START):
-            policies, engines = (stack.enter_context(Reservation(ray, ranks)) for _ in range(2))
+            policies, engines = (stack.enter_context(Reservation(shared_ray, ranks)) for _ in range(2))
             policy = stack.enter_context(RayGroup(SmallPolicyRank, [], reservation=policies, deadline_s=START))
             engine = stack.enter_context(RayGroup(SmallEngineRank, [shapes], reservation=engines, deadline_s=START))
             for each in (policy, engine):

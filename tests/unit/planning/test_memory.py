@@ -86,7 +86,9 @@ def test_the_first_stage_has_most_micro_batches_in_flight(planned):
 
 
 def test_what_stays_resident_is_there_while_the_engine_generates(planned):
-    none, optimizer, everything = (planned("grpo_math_8b", resident=each) for each in Resident)
+    none, optimizer, everything = (
+        planned("grpo_math_8b", resident=each) for each in (Resident.NONE, Resident.OPTIMIZER, Resident.ALL)
+    )
     assert phase(optimizer, "generation")["optimizer"] == EIGHT
     assert phase(optimizer, "generation").get("parameters") is None
     assert phase(everything, "generation").keys() >= {"parameters", "optimizer", "reference"}

@@ -28,7 +28,12 @@ from tests.support.generation import CONTEXT, make_config, reference_logprobs, w
 from tests.support.generator_contract import FLOAT32, PROMPTS, GeneratorContract, ids, plain
 from tests.support.refits import refit_into
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.usefixtures("shared_ray"),
+]
 
 
 LIMIT = 60.0

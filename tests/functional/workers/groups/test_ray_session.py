@@ -11,7 +11,7 @@ from grpo.workers.groups.reservation import Reservation
 from tests.functional.workers.groups.conftest import START, gone
 from tests.support.group_workers import Ranked
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.xdist_group("ray-own")]
 
 
 def descendants() -> set[int]:

@@ -13,7 +13,7 @@ from grpo.workers.groups.reservation import Reservation, Room
 from tests.functional.workers.groups.conftest import START, gone
 from tests.support.group_workers import Ranked
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray-own")]
 
 
 @pytest.fixture(scope="module")
