@@ -13,6 +13,7 @@ import os
 import platform
 import random
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -74,7 +75,9 @@ def dispatch(ranks: Iterable[int]) -> list[Row]:
     return rows
 
 
-def ray_nodes(counts: Sequence[int], actors: Sequence[int]) -> tuple[list[Row], list[Row], list[Row]]:
+def ray_nodes(
+    counts: Sequence[int], actors: Sequence[int], ranks: Sequence[int]
+) -> tuple[list[Row], list[Row], list[Row]]:
     """Pretended nodes that join, then actors that start, then calls; CPU seconds of the head's own process apart."""
     import ray
     from ray.cluster_utils import Cluster
@@ -120,7 +123,7 @@ def ray_nodes(counts: Sequence[int], actors: Sequence[int]) -> tuple[list[Row], 
             )
             for actor in held:
                 ray.kill(actor)
-        return nodes, started, dispatch(RANKS)
+        return nodes, started, dispatch(ranks)
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -208,14 +211,16 @@ def checkpoint(ranks: Iterable[int]) -> list[Row]:
     return rows
 
 
-def measure(names: Sequence[str]) -> dict[str, list[Row]]:
+def measure(options: argparse.Namespace) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
+    names, ranks = options.only, options.ranks
     if "ray" in names:
-        found["Ray nodes"], found["actors"], found["calls of all ranks"] = ray_nodes(RAY_NODES, ACTORS)
+        ray = ray_nodes(options.nodes, options.actors, ranks)
+        found["Ray nodes"], found["actors"], found["calls of all ranks"] = ray
     if "batch" in names:
-        found["batch"] = splitting(RANKS)
+        found["batch"] = splitting(ranks)
     if "metrics" in names:
-        found["ranks.jsonl"] = metrics(RANKS)
+        found["ranks.jsonl"] = metrics(ranks)
     if "checkpoint" in names:
         found["checkpoint"] = checkpoint(PIECES_OF_RANKS)
     return found
@@ -237,14 +242,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parts = ("ray", "batch", "metrics", "checkpoint")
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts))
+    parser.add_argument("--ranks", nargs="+", type=int, default=list(RANKS))
+    parser.add_argument("--nodes", nargs="+", type=int, default=list(RAY_NODES))
+    parser.add_argument("--actors", nargs="+", type=int, default=list(ACTORS))
     parser.add_argument("--out", type=Path, default=Path("runs/sizing"))
     options = parser.parse_args()
-    found = measure(options.only)
+    found = measure(options)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "sizing-cpu.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     text = "\n".join(table(title, rows) for title, rows in found.items())
     machine = f"{psutil.cpu_count()} cores, {platform.machine()}, load {os.getloadavg()[0]:.1f} at the end"
-    command = f"python -m benchmarks.sizing --only {' '.join(options.only)}"
+    command = f"python -m benchmarks.sizing {' '.join(sys.argv[1:])}"
     page = f"# What grows with nodes and ranks\n\n- machine: {machine}\n- command: {command}\n\n{text}"
     (options.out / "sizing-cpu.md").write_text(page, encoding="utf-8")
     print(page)
