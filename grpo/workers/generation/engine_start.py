@@ -14,7 +14,7 @@ from grpo.workers.generation.engine_rank import EngineRank, Refusal, StreamRank
 from grpo.workers.groups.failures import RankError
 from grpo.workers.groups.ray_group import RayGroup
 from grpo.workers.groups.ray_session import STOP_SECONDS
-from grpo.workers.groups.reservation import Room, reserved_for
+from grpo.workers.groups.reservation import Room, rooms_for
 from grpo.workers.groups.worker_group import WorkerGroup
 
 
@@ -86,7 +86,7 @@ def start_engines(make: type[EngineRank | StreamRank], config: Config, model_pat
     """
     with ExitStack() as stack:
         if room is None:
-            room = stack.enter_context(reserved_for(config)).engines
+            room = stack.enter_context(rooms_for(config)).engines
         size = layout(config).engine_parallel_size
         try:
             workers = RayGroup(

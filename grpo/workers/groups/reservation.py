@@ -231,15 +231,22 @@ class Rooms:
 
 @contextmanager
 def reserved_for(config: Config) -> Iterator[Rooms | None]:
-    """Ray and room in it for all that `config` runs in workers; None with `cluster.launcher=in_process`.
+    """`rooms_for`, or None with `cluster.launcher=in_process`."""
+    if config.cluster.launcher != "ray":
+        yield None
+        return
+    with rooms_for(config) as rooms:
+        yield rooms
+
+
+@contextmanager
+def rooms_for(config: Config) -> Iterator[Rooms]:
+    """Ray and room in it for all that `config` runs in workers.
 
     Raises:
         WorkerError: Ray is not installed, no cluster answers, or it does not have what is needed.
     """
     cluster = config.cluster
-    if cluster.launcher != "ray":
-        yield None
-        return
     ranks, gpus = cluster.num_nodes * cluster.gpus_per_node or cluster.cpu_ranks, cluster.gpus_per_node
     per_node = ranks // cluster.num_nodes if cluster.num_nodes > 1 else None
     with (
@@ -261,7 +268,7 @@ def divided(reservation: Reservation, config: Config) -> Rooms:
     ranks = layout(config)
     training, places = range(ranks.training_gpus), range(reservation.world_size)
     if config.cluster.gpus_per_node:
-        engines = places[-ranks.generation_gpus :]
+        engines = list(places[-ranks.generation_gpus :])
     else:
         engines = _beside(reservation.slots, ranks.engines, ranks.engine_parallel_size)
     most = max(engines.count(place) + (place in training) for place in places)
