@@ -65,8 +65,7 @@ def shared_ray() -> RaySession:
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_ray_for_others(request: pytest.FixtureRequest) -> None:
-    marks = getattr(request.module, "pytestmark", [])
-    if not any(mark.name == "usefixtures" and "shared_ray" in mark.args for mark in marks):
+    if not any("shared_ray" in mark.args for mark in request.node.iter_markers("usefixtures")):
         _SHARED.end()
 
 
