@@ -29,6 +29,8 @@ def run_here(matrix: Matrix, case: Case, partition: str, folder: Path) -> Verdic
         raise MatrixError(f"the case {case.id} is for {', '.join(case.partitions)}, not for the partition {partition}")
     if case.nodes > 1:
         raise MatrixError(f"the case {case.id} has {case.nodes} nodes: grpo matrix submit runs it on a cluster")
+    if case.interrupted is not None or case.benchmark is not None or not case.trains:
+        raise MatrixError(f"{case.id} is more than one training run: nox -s cluster -- {case.id} runs it, also here")
     if folder.exists() and any(folder.iterdir()):
         raise MatrixError(f"{folder} is not empty: name another folder for this run")
     resolve_case(case)  # what cannot be run is told before anything starts

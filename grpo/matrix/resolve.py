@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from grpo.config import Config, ResolvedConfig, layout, load_config
 from grpo.errors import ConfigError, MatrixError
+from grpo.matrix.judge.steps import LEAST_STEPS
 from grpo.matrix.schema import Case, Parallel, Suite
 from grpo.matrix.schema.types import seconds_of
 
@@ -42,6 +43,7 @@ def resolve_case(case: Case) -> ResolvedCase:
             f"case {case.id}: parallel says {_words(case.parallel)}, but its configuration has {_words(found)}"
         )
     _check_warmup(case, resolved.config)
+    _check_interruption(case, resolved.config)
     return ResolvedCase(case, resolved)
 
 
@@ -69,9 +71,25 @@ def _check_warmup(case: Case, config: Config) -> None:
     generation = config.policy.generation
     graphs = case.gpus > 0 and generation.backend == "vllm" and not generation.vllm_cfg.enforce_eager
     needed = 10 if graphs else 5
+    if case.min_steps is not None and case.min_steps < LEAST_STEPS:
+        needed = 1  # its reference is provisional, and gates nothing
     if case.checks.against_reference and case.warmup_steps < needed:
         why = "the engine records CUDA graphs" if graphs else "figures are judged"
         raise MatrixError(f"case {case.id}: warmup_steps = {case.warmup_steps}: at least {needed}, since {why}")
+
+
+def _check_interruption(case: Case, config: Config) -> None:
+    """The kill must come after a checkpoint and before the next, or no step would be trained twice."""
+    if case.interrupted is None:
+        return
+    killed, saving = case.interrupted.after_step, config.checkpointing
+    if not saving.enabled:
+        raise MatrixError(f"case {case.id}: interrupted: it has no checkpoints to go on from (checkpointing.enabled)")
+    if killed <= saving.save_period or killed % saving.save_period == 0 or killed + 1 >= case.steps:
+        raise MatrixError(
+            f"case {case.id}: interrupted.after_step = {killed}: with checkpointing.save_period={saving.save_period} "
+            f"and {case.steps} steps it must lie after the first checkpoint, between two, and two before the end"
+        )
 
 
 def _words(parallel: Parallel) -> str:

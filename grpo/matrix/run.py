@@ -5,8 +5,9 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,6 +22,8 @@ from grpo.telemetry.journal import replace_json, replace_text
 from grpo.telemetry.reader import read_run
 
 RESULT = "result.json"
+CANARY = "canary.json"
+BENCHMARK = Path("benchmark", "results.jsonl")  # in the job's folder, beside the run directory
 VERDICT = "verdict.json"
 READY = "reference.yaml"
 
@@ -77,7 +80,7 @@ def judge_directories(
 
     What an earlier judgement wrote is never read.
     """
-    evidences = [_evidence(path, job) for path, job in runs]
+    evidences = [_evidence(path, job, case) for path, job in runs]
     verdict = judge_runs(
         evidences,
         case,
@@ -95,7 +98,7 @@ def judge_directories(
 
 def judged_run(matrix: Matrix, case: Case, partition: str, path: Path) -> JudgedRun:
     """One run by itself, for a reference. Raises TelemetryError where there is none."""
-    evidence = _evidence(path, None)
+    evidence = _evidence(path, None, case)
     verdict = judge_run(
         evidence,
         case,
@@ -107,13 +110,37 @@ def judged_run(matrix: Matrix, case: Case, partition: str, path: Path) -> Judged
     return JudgedRun(str(path), evidence, verdict)
 
 
-def _evidence(path: Path, job: JobOutcome | None) -> Evidence:
+def _evidence(path: Path, job: JobOutcome | None, case: Case) -> Evidence:
+    if not case.trains:
+        return _canary_evidence(path.parent / CANARY, job)
     try:
-        return evidence_of(read_run(path), job)
+        evidence = evidence_of(read_run(path), job)
+        return replace(evidence, benchmark=_records(path.parent / BENCHMARK)) if case.benchmark else evidence
     except TelemetryError:
         if job is None:
             raise
         return Evidence(metrics=(), state="not started", job=job)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """A benchmark's: an object a line, of no version; [] where it left none."""
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise MatrixError(f"{path}: not the records of a benchmark ({error})") from error
+    return [record for record in records if isinstance(record, dict)]
+
+
+def _canary_evidence(path: Path, job: JobOutcome | None) -> Evidence:
+    try:
+        canary = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Evidence(metrics=(), state="not started", job=job)
+    except (OSError, ValueError) as error:
+        raise MatrixError(f"{path}: not a canary ({error})") from error
+    return Evidence(metrics=(), state="completed", job=job, canary=canary, nodes=canary.get("nodes", []))
 
 
 def record(verdict: Verdict, evidence: Evidence, case: Case, directory: Path) -> None:

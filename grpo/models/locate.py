@@ -7,10 +7,13 @@ from pathlib import Path
 
 from grpo.errors import ModelError
 from grpo.hub.store import local_folder, stored_model
+from grpo.models.public import public_shape
 from grpo.models.shipped import shipped_folder, shipped_names
 
 
-def locate_model(name: str, revision: str | None = None, *, key: str = "policy.model_name") -> Path:
+def locate_model(
+    name: str, revision: str | None = None, *, key: str = "policy.model_name", weights: bool = True
+) -> Path:
     """The folder that holds config.json, tokenizer and weights of `name`.
 
     Looked for in this order: a folder of that path, a shipped shape, a repository that `grpo fetch` stored.
@@ -19,11 +22,14 @@ def locate_model(name: str, revision: str | None = None, *, key: str = "policy.m
         name: path, shipped name or hub id.
         revision: commit of a hub repository; None takes the stored one.
         key: the configuration key to name in an error.
+        weights: false takes a public model's shipped dimensions as well, where random weights are wanted.
 
     Raises:
         ModelError: nothing of that name is on this machine, or the folder has no config.json.
     """
     found = local_folder(name) or shipped_folder(name) or stored_model(name, revision)
+    if found is None and not weights:
+        found = public_shape(name)
     if found is None:
         raise ModelError(_missing(name, revision, key))
     if not (found / "config.json").is_file():

@@ -12,6 +12,7 @@ from functools import lru_cache
 from grpo.batching.micro_batches import Dynamic, Packed, Planning, Static, plan_micro_batches
 from grpo.config.schema import Config
 from grpo.planning.lengths import EXPONENTIAL, completion_lengths
+from grpo.rollout.lengths import replayed_lengths
 from grpo.workers.policy.options import needs_reference, planning
 
 DEFAULT_PROMPT_TOKENS = 128
@@ -74,7 +75,7 @@ class Workload:
 def step_lengths(
     config: Config, *, prompt_tokens: int, completion_tokens: float | None, shape: float = EXPONENTIAL
 ) -> Lengths:
-    """The sampled lengths. Pinned completions (min_new_tokens = max_new_tokens) are of that length.
+    """The sampled lengths: those that are replayed, pinned (min_new_tokens = max_new_tokens), or assumed.
 
     Raises:
         ConfigError: the mean does not fit between 1 and what the configuration leaves room for.
@@ -83,6 +84,10 @@ def step_lengths(
     count = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     room = config.policy.max_total_sequence_length - prompt_tokens
     maximum = min(generation.max_new_tokens or room, room)
+    replayed = replayed_lengths(config)
+    if replayed is not None:
+        spread = (replayed[int((at + 0.5) / count * len(replayed))] for at in range(count))
+        return Lengths(prompt_tokens, tuple(min(each, maximum) for each in spread))
     if maximum >= 1 and generation.min_new_tokens >= maximum:
         return Lengths(prompt_tokens, (maximum,) * count)
     mean = completion_tokens if completion_tokens is not None else max(1.0, DEFAULT_COMPLETION_SHARE * maximum)

@@ -9,7 +9,7 @@ from typing import Any
 class RewardRequest:
     """One completion to be scored."""
 
-    sample_id: str  # named in warnings
+    sample_id: str  # its own among all samples of a run; named in warnings
     prompt: str
     completion: str
     answer: str | None  # the reference answer, where the record has one

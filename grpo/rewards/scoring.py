@@ -6,19 +6,20 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from grpo.errors import RewardError
 from grpo.rewards.outcome import Kind, Outcome, outcome_of
 from grpo.rewards.pool import START_TIMEOUT_S, VerifierPool
 from grpo.rewards.request import RewardRequest, Score
-from grpo.rewards.verifiers import check_name, load_verifier
+from grpo.rewards.verifiers import COIN, check_name, load_verifier
+from grpo.rewards.verifiers.coin import coin_verifier
 
 if TYPE_CHECKING:
     from grpo.config.schema.data import Env
 
 # Trusted, constant-time code that needs no process.
-IN_PROCESS = frozenset({"exact_match"})
+IN_PROCESS = frozenset({"exact_match", COIN})
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +48,25 @@ class _InProcess:
         except ValueError as error:
             return Outcome(Kind.ERROR, message=f"raised {type(error).__name__}: {error}")
         return outcome_of(value)
+
+    def close(self) -> None:
+        return
+
+
+class _Coin:
+    """Scores by the samples' ids."""
+
+    def __init__(self, kwargs: Mapping[str, Any]) -> None:
+        try:
+            self._toss = coin_verifier(**kwargs)
+        except TypeError as error:
+            raise RewardError(f"verifier {COIN!r}, kwargs {dict(kwargs)!r}: {error}") from error
+
+    def wait_until_ready(self) -> None:
+        return
+
+    def score(self, requests: Sequence[RewardRequest]) -> list[Outcome]:
+        return [outcome_of(self._toss(request.sample_id)) for request in requests]
 
     def close(self) -> None:
         return
@@ -147,7 +167,7 @@ class Rewards:
 def _scorer(name: str, env: Env, start_timeout_s: float) -> _Scorer:
     if env.verifier in IN_PROCESS:
         try:
-            return _InProcess(env.verifier, env.kwargs)
+            return _Coin(env.kwargs) if env.verifier == COIN else _InProcess(env.verifier, env.kwargs)
         except RewardError as error:
             raise RewardError(f"env.{name}: {error}") from error
     return VerifierPool(

@@ -18,6 +18,7 @@ from grpo.rollout.seeds import sampling_seed
 from grpo.rollout.source import Rollout, of_other_source
 from grpo.rollout.trajectory import Trajectory
 from grpo.telemetry.timers import PhaseTimer
+from grpo.workers.generation.replay import ended
 from grpo.workers.protocol import Generator, SamplingParams
 
 
@@ -107,6 +108,7 @@ class OnDemandSource:
             completions = self._generator.generate(
                 [prompt.token_ids for prompt in prompts], self._grpo.num_generations_per_prompt, self._sampling, seeds
             )
+            completions = ended([prompt.token_ids for prompt in prompts], completions, self._sampling)
         with timer.phase("rewards"):
             return self._scorer.score(prompts, completions, group_ids)
 

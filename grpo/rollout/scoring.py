@@ -64,13 +64,14 @@ class Scorer:
             for group, prompt, group_completions in zip(group_ids, prompts, completions, strict=True)
             for completion in group_completions
         ]
+        numbers = [number for group_completions in completions for number in range(len(group_completions))]
         texts = self._tokenizer.batch_decode([each.token_ids for _, _, each in flat], skip_special_tokens=True)
         requests = [
             (
                 prompt.env_name,
-                RewardRequest(f"{prompt.prompt_id}#{group}", prompt.text, text, prompt.answer, prompt.record),
+                RewardRequest(f"{prompt.prompt_id}#{group}/{number}", prompt.text, text, prompt.answer, prompt.record),
             )
-            for (group, prompt, _), text in zip(flat, texts, strict=True)
+            for (group, prompt, _), number, text in zip(flat, numbers, texts, strict=True)
         ]
         scores = self._rewards.score(requests)
         raw = [score.value for score in scores]

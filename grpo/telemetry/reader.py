@@ -32,6 +32,7 @@ class Run:
     nodes: list[dict[str, Any]] = field(default_factory=list)
     canary: dict[str, Any] = field(default_factory=dict)  # {}: none was run
     ranks: list[dict[str, Any]] = field(default_factory=list)  # seconds of each rank, one object a step
+    discarded: list[dict[str, Any]] = field(default_factory=list)  # metrics of steps that a resume trained again
 
     @cached_property
     def steps(self) -> list[int]:
@@ -83,6 +84,10 @@ def read_run(path: str | Path) -> Run:
         nodes=_read_object(directory / "nodes.json").get("nodes", []),
         canary=_read_object(directory / "canary.json"),
         ranks=read_journal(directory / "ranks.jsonl"),
+        discarded=[
+            {name: to_float(value) for name, value in line.items()}
+            for line in read_journal(directory / "metrics.discarded.jsonl")
+        ],
     )
 
 

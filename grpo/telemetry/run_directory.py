@@ -30,6 +30,7 @@ from grpo.telemetry.reader import read_manifest
 from grpo.telemetry.secrets import Redactor, secret_values
 
 Mode = Literal["new", "fresh", "resume"]
+LENGTHS = "lengths.jsonl"
 
 
 class RunDirectory:
@@ -37,6 +38,7 @@ class RunDirectory:
 
     manifest.json, config.yaml, environment.json, nodes.json   written whole, replaced whole
     metrics.jsonl, events.jsonl, samples.jsonl, ranks.jsonl     one object a line, on disk when the call returns
+    lengths.jsonl                                               the same: completion lengths, for others to replay
     logs/rank-<n>.log                                           capped, rotated
 
     Every method that writes raises TelemetryError naming the path when the disk is full or read-only; what was written
@@ -56,6 +58,7 @@ class RunDirectory:
         self._events = JournalWriter(path / "events.jsonl")
         self._samples: JournalWriter | None = None
         self._ranks: JournalWriter | None = None
+        self._lengths: JournalWriter | None = None
         self._log: logging.Handler | None = None
         self._last_step = -1
         self._finished = False
@@ -77,7 +80,7 @@ class RunDirectory:
 
         mode "new": refuse a directory that holds a run. "fresh": rename the run that is there to `<path>.1` (or the
         next free number) and begin anew. "resume": go on after `resume_step`, the step of the loaded checkpoint;
-        metrics, samples and ranks' seconds of later steps move to `*.discarded.jsonl`.
+        metrics, samples, ranks' seconds and lengths of later steps move to `*.discarded.jsonl`.
         `facts` go into the manifest for the report: recipe, model, parameters, device, max_steps, chance, ...
         Raises TelemetryError: a directory that is not a run's and not empty, one in use, one that cannot be written.
         """
@@ -124,7 +127,7 @@ class RunDirectory:
             return
         discarded = {
             f"discarded_{file}": set_aside(self.path / f"{file}.jsonl", after_step=resume_step)
-            for file in ("metrics", "samples", "ranks")
+            for file in ("metrics", "samples", "ranks", "lengths")
         }
         self._metrics.close()
         self._metrics = JournalWriter(self.path / "metrics.jsonl")
@@ -176,6 +179,12 @@ class RunDirectory:
             self._ranks = JournalWriter(self.path / "ranks.jsonl")
         self._ranks.append({"step": step, "hosts": list(hosts), **{name: list(each) for name, each in seconds.items()}})
 
+    def write_lengths(self, step: int, lengths: Sequence[int]) -> None:
+        """One line of lengths.jsonl: tokens of each completion that was trained on, in the batch's order."""
+        if self._lengths is None:
+            self._lengths = JournalWriter(self.path / LENGTHS)
+        self._lengths.append({"step": step, "lengths": list(lengths)})
+
     def write_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         """Replace nodes.json: one entry a host, as `describe_node` gives it. Opening writes the own host."""
         replace_json(self.path / "nodes.json", {"nodes": self._redactor.json(list(nodes))})
@@ -217,7 +226,7 @@ class RunDirectory:
             logging.getLogger("grpo").removeHandler(self._log)
             self._log.close()
         try:
-            for journal in (self._metrics, self._events, self._samples, self._ranks):
+            for journal in (self._metrics, self._events, self._samples, self._ranks, self._lengths):
                 if journal is not None:
                     journal.close()
         finally:

@@ -116,6 +116,7 @@ class Trainer:
         self._progress = Progress(recent_rewards=deque(maxlen=config.grpo.stop_window))
         self._unpublished: dict[str, float] | None = None
         self._unpublished_ranks: RankSeconds | None = None
+        self._unpublished_lengths: list[int] = []
         self._last_row: dict[str, float] = {}
         self._validated_step: int | None = None
         self._saved_step: int | None = None
@@ -229,6 +230,7 @@ class Trainer:
         self._last_row = self._row(times, metrics, rollout, batch)
         self._unpublished = self._last_row
         self._unpublished_ranks = None if self._parts.rank_seconds is None else self._parts.rank_seconds()
+        self._unpublished_lengths = [len(each.completion.token_ids) for each in rollout.trajectories]
         self._stopping.step_done(times["timing/total"])
         return reason
 
@@ -402,6 +404,9 @@ class Trainer:
         if self._unpublished_ranks is not None:
             self._parts.run.write_ranks(self.step, self._unpublished_ranks.hosts, self._unpublished_ranks.phases)
             self._unpublished_ranks = None
+        if self._unpublished_lengths:
+            self._parts.run.write_lengths(self.step, self._unpublished_lengths)
+            self._unpublished_lengths = []
         for observer in self._parts.observers:
             observer(self.step, metrics)
 

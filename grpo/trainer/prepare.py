@@ -15,8 +15,10 @@ from grpo.data.tasks import best_constant_score
 from grpo.errors import ConfigError, DataError
 from grpo.models.loading import check_weights_present, load_model_config, load_tokenizer
 from grpo.models.locate import locate_model
+from grpo.rollout.lengths import replayed_lengths
 from grpo.trainer.supported import check_runnable
-from grpo.workers.protocol import SamplingParams
+from grpo.workers.generation.vllm_arguments import context_length
+from grpo.workers.protocol import Replay, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def prepare(resolved: ResolvedConfig) -> Prepared:
     """
     config = resolved.config
     check_runnable(config)
-    model_path = locate_model(config.policy.model_name, config.policy.model_revision)
+    policy = config.policy
+    model_path = locate_model(policy.model_name, policy.model_revision, weights=not policy.random_weights)
     model_config = load_model_config(model_path)
     if not config.policy.random_weights:
         check_weights_present(model_path)
@@ -59,6 +62,7 @@ def prepare(resolved: ResolvedConfig) -> Prepared:
     tokenizer_path = model_path if name is None else locate_model(name, key="policy.tokenizer.name")
     tokenizer = load_tokenizer(tokenizer_path, vocabulary=model_config.vocab_size)
     _check_context(config, model_config)
+    train_sampling(config, tokenizer)  # so that a file that cannot be read is told of before anything starts
     train = load_prompts(
         config.data.train, config.data, config.policy, tokenizer, vocab_size=model_config.vocab_size, key="data.train"
     )
@@ -89,13 +93,19 @@ def _held_out(train: PromptSet, validation: PromptSet | None, config: Config) ->
 
 
 def train_sampling(config: Config, tokenizer: PreTrainedTokenizerBase) -> SamplingParams:
-    """How training completions are sampled."""
+    """How training completions are sampled.
+
+    Raises:
+        ConfigError: the lengths to be replayed cannot be read.
+    """
     generation = config.policy.generation
     assert generation.max_new_tokens is not None, "filled in when the configuration is resolved"
+    lengths = replayed_lengths(config)
     return SamplingParams(
         max_new_tokens=generation.max_new_tokens, temperature=generation.temperature, top_p=generation.top_p,
         top_k=generation.top_k, min_new_tokens=generation.min_new_tokens,
         stop_token_ids=_stop_token_ids(config, tokenizer), stop_strings=tuple(generation.stop_strings or ()),
+        replay=None if lengths is None else Replay(lengths, context_length(config)),
     )  # fmt: skip
 
 

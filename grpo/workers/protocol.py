@@ -15,6 +15,14 @@ from grpo.refit.manifest import Weight
 
 
 @dataclass(frozen=True)
+class Replay:
+    """Completion lengths that are drawn instead of being sampled; see `grpo.workers.generation.replay`."""
+
+    lengths: tuple[int, ...]  # the distribution, ascending: its quantiles
+    context: int  # tokens of prompt and completion together, at which a completion is cut
+
+
+@dataclass(frozen=True)
 class SamplingParams:
     """How completions are sampled. Log-probs returned are of exactly this distribution."""
 
@@ -25,6 +33,7 @@ class SamplingParams:
     min_new_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()  # the tokenizer's end of sequence among them
     stop_strings: tuple[str, ...] = ()
+    replay: Replay | None = None  # then nothing that is sampled ends a completion
 
 
 FinishReason = Literal["stop", "length"]

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 from grpo.errors import GenerationError
 from grpo.models.loading import load_model
 from grpo.placement.errors import PlacementError
-from grpo.workers.protocol import Completion, Generator, SamplingParams
+from grpo.workers.generation.replay import drawn_lengths
+from grpo.workers.protocol import Completion, Generator, Replay, SamplingParams
 from tests.support.generation import (
     CONTEXT,
     VOCABULARY,
@@ -157,6 +158,21 @@ class GeneratorContract:
                 expected = logits.log_softmax(-1).gather(1, chosen)[:, 0]
                 actual = torch.tensor(completion.logprobs).double()
                 torch.testing.assert_close(actual, expected, atol=FLOAT32, rtol=0)
+
+    def test_replayed_lengths_are_those_drawn_and_the_tokens_those_sampled(self, engine, model):
+        """Also with stop tokens, which are sampled like any other; ids and batches change nothing."""
+        wanted = Replay((2, 5, 6, 11, 14, 23), CONTEXT)
+        stops = tuple(range(0, VOCABULARY, 2))
+        sampling = plain(20, replay=wanted, stop_token_ids=stops)
+        results = engine.generate(PROMPTS, 3, sampling, [1, 2, 3, 4])
+        for seed, prompt, group in zip([1, 2, 3, 4], PROMPTS, results, strict=True):
+            drawn = [min(length, 20) for length in drawn_lengths(wanted.lengths, seed, 3)]
+            assert [len(completion.token_ids) for completion in group] == drawn
+            for completion in group:
+                expected = reference_logprobs(model, prompt, completion.token_ids)
+                torch.testing.assert_close(torch.tensor(completion.logprobs).double(), expected, atol=FLOAT32, rtol=0)
+        assert any(token in stops for completion in flat(results) for token in completion.token_ids[:-1])
+        assert ids([engine.generate([PROMPTS[2]], 3, sampling, [3])[0]]) == ids([results[2]])
 
     def test_a_stop_string_ends_with_the_token_that_completes_it(self, engine):
         free = engine.generate([PROMPTS[0]], 6, plain(40), [5])[0]

@@ -72,4 +72,27 @@ def model_length(config: Config) -> Iterator[Conflict]:
         )
 
 
-RULES: tuple[Rule, ...] = (temperature, sampling_filter, greedy_validation, new_tokens, prompt_length, model_length)
+def replay(config: Config) -> Iterator[Conflict]:
+    generation = config.policy.generation
+    settings, key = generation.replay_lengths, f"{_GENERATION}.replay_lengths"
+    if settings.file is None and settings.mean is None:
+        return
+    if settings.file is not None and settings.mean is not None:
+        yield Conflict((f"{key}.file", f"{key}.mean"), "lengths are recorded or made; leave out one of the two")
+    for name, off in (("min_new_tokens", 0), ("stop_token_ids", None), ("stop_strings", None)):
+        if getattr(generation, name) not in (off, []):
+            yield Conflict(
+                (f"{key}.{'file' if settings.mean is None else 'mean'}", f"{_GENERATION}.{name}"),
+                f"a completion has its drawn length whatever is sampled; leave out {name}",
+            )
+    longest = min(
+        generation.max_new_tokens or config.policy.max_total_sequence_length,
+        config.policy.max_total_sequence_length - 1,
+    )
+    if settings.mean is not None and settings.mean > longest:
+        yield Conflict((f"{key}.mean", _NEW), f"the mean is above the longest that may be generated; at most {longest}")
+
+
+RULES: tuple[Rule, ...] = (
+    temperature, sampling_filter, greedy_validation, new_tokens, prompt_length, model_length, replay
+)  # fmt: skip

@@ -13,7 +13,7 @@ from grpo.config.schema.data import (
     HubDataset,
     ReasoningGymDataset,
 )
-from grpo.config.schema.generation import Generation, ValidationSampling, VllmCfg
+from grpo.config.schema.generation import Generation, ReplayLengths, ValidationSampling, VllmCfg
 from grpo.config.schema.policy import (
     DTensorCfg,
     DynamicBatching,
@@ -29,7 +29,8 @@ from grpo.config.schema.run import Checkpointing, Cluster, Logger
 __all__ = [
     "AsyncGrpo", "Checkpointing", "Cluster", "Config", "DTensorCfg", "Data", "Dataset", "DynamicBatching", "Env",
     "FileDataset", "FunctionDataset", "Generation", "Grpo", "HubDataset", "Logger", "LossFn", "MegatronCfg",
-    "Optimizer", "Policy", "ReasoningGymDataset", "RewardScaling", "RewardShaping", "Schedule", "Section",
+    "Optimizer", "Policy", "ReasoningGymDataset", "ReplayLengths",
+    "RewardScaling", "RewardShaping", "Schedule", "Section",
     "SequencePacking", "Tokenizer", "ValidationSampling", "VllmCfg",
 ]  # fmt: skip
 

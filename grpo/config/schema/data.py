@@ -91,7 +91,10 @@ class Data(Section):
 class Env(Section):
     """One verifier and the pool of processes that runs it."""
 
-    verifier: str = Field(description="'math', 'reasoning_gym', 'exact_match', or the user's 'module:function'")
+    verifier: str = Field(
+        description="'math', 'reasoning_gym', 'exact_match', 'coin' (by the sample's id), or the user's "
+        "'module:function'"
+    )
     num_workers: int = Field(2, gt=0, description="processes")
     timeout_s: float = Field(10.0, gt=0, description="seconds for one sample; a verifier that takes longer is killed")
     memory_limit_mb: int | None = Field(4096, gt=0, description="address space of one process")

@@ -51,6 +51,16 @@ class ValidationSampling(Section):
     max_new_tokens: int | None = Field(None, gt=0, description="null: policy.generation.max_new_tokens")
 
 
+class ReplayLengths(Section):
+    """Completion lengths that are drawn from a distribution, whatever the model says: for measuring speed."""
+
+    file: str | None = Field(None, description="recorded by another run: its directory, or the lengths.jsonl in it")
+    mean: float | None = Field(None, ge=1, description="instead of a file: tokens, of a Weibull distribution")
+    shape: float | None = Field(
+        1.0, gt=0, description="of that: 1 is the exponential one, below 1 the tail is heavier; null: all have the mean"
+    )
+
+
 class Refit(Section):
     """How new weights travel to engines in processes of their own."""
 
@@ -69,6 +79,7 @@ class Generation(Section):
     min_new_tokens: int = Field(
         0, ge=0, description="end of sequence is not sampled before this many; benchmarks pin lengths with it"
     )
+    replay_lengths: ReplayLengths = ReplayLengths()
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int | None = None

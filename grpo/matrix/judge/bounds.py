@@ -28,7 +28,7 @@ def _result(metric: str, bound: Bound, judged: Sequence[Record], training: Seque
         values = [median(values)]
     if not values:
         return BoundResult(metric, bound.statistic, None, bound.lower, bound.upper, holds=False)
-    outside = [value for value in values if not _within(value, bound)]
+    outside = [value for value in values if not within(value, bound)]
     worst = outside[0] if outside else max(values) if bound.upper is not None else min(values)
     return BoundResult(metric, bound.statistic, worst, bound.lower, bound.upper, holds=not outside)
 
@@ -45,7 +45,8 @@ def _values(metric: str, bound: Bound, records: Sequence[Record]) -> list[float]
     return values
 
 
-def _within(value: float, bound: Bound) -> bool:
+def within(value: float, bound: Bound) -> bool:
+    """Whether a figure keeps a bound."""
     # Written so that NaN is outside.
     return (bound.lower is None or value >= bound.lower) and (bound.upper is None or value <= bound.upper)
 

@@ -12,8 +12,10 @@ from grpo.matrix.judge.conclude import conclude
 from grpo.matrix.judge.evidence import PHASE_METRICS, TOKENS, TOTAL, Evidence
 from grpo.matrix.judge.failure import FailureClass, classify
 from grpo.matrix.judge.machine import check_canary
+from grpo.matrix.judge.measured import check_benchmark
 from grpo.matrix.judge.ranks import slowest_ranks
 from grpo.matrix.judge.replayed import check_lengths
+from grpo.matrix.judge.resumed import check_resumed
 from grpo.matrix.judge.sanity import REQUIRED, check_values
 from grpo.matrix.judge.steps import LEAST_STEPS, check_steps, select
 from grpo.matrix.judge.verdict import Comparison, Finding, Verdict
@@ -39,6 +41,8 @@ def judge_run(
     ended = how_it_ended(evidence)
     if ended:
         return conclude(name, ended, **own)
+    if not case.trains:
+        return conclude(name, _canary_alone(evidence, case, partition), **own)
     refused = [*check_config(expected_config, evidence.config), *check_nodes(evidence, case, partition)]
     if refused:
         return conclude(name, refused, **own)
@@ -48,6 +52,10 @@ def judge_run(
     findings += check_values(chosen.training, _required(case))
     bounds, broken = check_bounds(case.checks.bounds, chosen.judged, chosen.training)
     findings += broken
+    findings += check_resumed(case.interrupted, evidence.metrics, evidence.discarded, evidence.resume_steps)
+    measured, missed = check_benchmark(case.benchmark, evidence.benchmark)
+    bounds += measured
+    findings += missed
     doubts = [*_doubts(case, reference), *_of_the_machine(evidence, case, partition)]
     doubts += [] if reference is None else check_stack(evidence, reference)
     doubts += check_lengths(case.lengths, chosen.judged)
@@ -165,6 +173,21 @@ def _of_the_machine(evidence: Evidence, case: Case, partition: Partition) -> lis
     if machine.health == "bad":
         return [Finding(6, "canary.json", problem, "infra") for problem in machine.problems]
     if machine.health == "unknown" and declared and partition.gpu is not None and case.checks.against_reference:
+        return [Finding(6, "canary.json", problem, None) for problem in machine.problems]
+    return []
+
+
+def _canary_alone(evidence: Evidence, case: Case, partition: Partition) -> list[Finding]:
+    """Rule 6 for a case that is nothing but its canary: every node measured, and none below the partition's rates."""
+    nodes = evidence.canary.get("nodes", [])
+    pretended = partition.gpu is None  # several nodes of a CPU partition may be one machine
+    if not nodes or (len(nodes) != case.nodes and not pretended):
+        message = f"the canary measured {len(nodes)} nodes, and the case has {case.nodes}"
+        return [Finding(6, "canary.json", message, "correctness")]
+    machine = check_canary(evidence.canary, partition)
+    if machine.health == "bad":
+        return [Finding(6, "canary.json", problem, "infra") for problem in machine.problems]
+    if machine.health == "unknown" and partition.gpu is not None:
         return [Finding(6, "canary.json", problem, None) for problem in machine.problems]
     return []
 

@@ -39,6 +39,8 @@ class Evidence:
     job: JobOutcome | None = None
     canary: Mapping[str, Any] = field(default_factory=dict)  # {}: none was run
     ranks: Sequence[Mapping[str, Any]] = ()  # one a step: `step`, `hosts`, and seconds of each rank by metric
+    discarded: Sequence[Mapping[str, Any]] = ()  # lines of steps that a resume threw away
+    benchmark: Sequence[Mapping[str, Any]] = ()  # records of what ran beside the trainer
     started: float | None = None  # seconds since 1970
     seconds: float | None = None  # of the whole run
     commit: str | None = None
@@ -75,6 +77,7 @@ def evidence_of(run: Run, job: JobOutcome | None = None) -> Evidence:
         job=job,
         canary=run.canary,
         ranks=run.ranks,
+        discarded=[_record(line, str(run.path)) for line in run.discarded if "step" in line],
         started=run.manifest.started,
         seconds=None if run.manifest.ended is None else run.manifest.ended - run.manifest.started,
         commit=run.manifest.git_commit,

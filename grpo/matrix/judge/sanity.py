@@ -16,7 +16,6 @@ REQUIRED = (
     "performance/tokens_per_second_per_gpu", "performance/generated_tokens_per_second",
     TOKENS, "rollout/samples", "rollout/completion_length_p95", "rollout/completion_length_max",
     "rollout/prompt_tokens_per_sample", "rollout/truncated_fraction", "rollout/reward_failures",
-    "rollout/generation_batches",
     "train/reward", "train/raw_reward", "train/zero_std_fraction", ADVANTAGE, "train/loss", "train/policy_loss",
     GRAD_NORM, "train/learning_rate", "train/probs_ratio", "train/probs_ratio_min", "train/probs_ratio_max",
     "train/clip_fraction", "train/approx_entropy", "train/token_mult_prob_error", "train/token_mult_prob_error_p99",

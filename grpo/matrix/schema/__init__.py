@@ -3,12 +3,14 @@
 from grpo.matrix.schema.budget import Budgets, GateMinutes
 from grpo.matrix.schema.case import (
     LAYERS,
+    Benchmark,
     Bound,
     Case,
     CaseEntry,
     Checks,
     Entry,
     Family,
+    Interruption,
     Layer,
     Lengths,
     Parallel,
@@ -22,6 +24,7 @@ from grpo.matrix.schema.stack import LockedStack
 
 __all__ = [
     "LAYERS",
+    "Benchmark",
     "Bound",
     "Budgets",
     "Case",
@@ -31,6 +34,7 @@ __all__ = [
     "Family",
     "Figure",
     "GateMinutes",
+    "Interruption",
     "Layer",
     "Lengths",
     "LockedStack",

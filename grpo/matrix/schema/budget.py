@@ -29,4 +29,7 @@ class Budgets(Section):
     schema_version: SchemaVersion
     gate_minutes: GateMinutes = GateMinutes()
     gpu_hours: PerCadence = Field(description="of all cases of a cadence, each up to its time limit")
+    case_gpu_hours: dict[str, float] = Field(
+        {}, description="of each case with GPUs: of one run on one partition, up to its time limit"
+    )
     cpu_hours: PerCadence = Field(description="the same of cases without GPUs, in hours of a node")

@@ -45,6 +45,24 @@ class Checks(Section):
     present: list[str] = Field([], description="metrics that every judged step must have, besides those of every run")
 
 
+class Interruption(Section):
+    """The trainer is killed once; the job is requeued, and goes on from the last checkpoint before that."""
+
+    after_step: int = Field(gt=1, description="killed during the step that follows it")
+    equal: dict[str, float] = Field(
+        min_length=1,
+        description="by metric: by what share a step that is trained again may differ from the first time; 0: by none",
+    )
+
+
+class Benchmark(Section):
+    """A program that the job runs after the trainer; it leaves records of what it measured, which are judged."""
+
+    module: str = Field(description="python -m MODULE ARGUMENTS --out FOLDER writes FOLDER/results.jsonl")
+    arguments: list[str] = Field([])
+    bounds: dict[str, Bound] = Field(min_length=1, description="by KIND.FIELD of the records; every one must hold")
+
+
 class Entry(Section):
     """What every case says of itself, whether it trains or is a suite of tests."""
 
@@ -82,6 +100,9 @@ class CaseEntry(Entry):
     )
     paths: list[str] = Field(min_length=1, description="what a change must touch to select the case; `!` excludes")
     checks: Checks = Checks()
+    trains: bool = Field(True, description="false: the job ends with its canary, which is what is judged")
+    interrupted: Interruption | None = Field(None, description="kill, requeue and go on; null: an undisturbed run")
+    benchmark: Benchmark | None = Field(None, description="what runs in the same job when the trainer is done")
     lengths: Lengths | None = Field(None, description="completion lengths that the run replays; null: it samples them")
 
 

@@ -65,9 +65,22 @@ def case_lines(matrix: Matrix) -> list[str]:
 
 def _what_runs(case: Case | Suite) -> str:
     if isinstance(case, Case):
-        return f"{case.nodes}x{case.gpus_per_node} {case.recipe} {' '.join(overrides_of(case))}"
+        where = f"{case.nodes}x{case.gpus_per_node}"
+        if not case.trains:
+            return f"{where} canary alone"
+        return f"{where} {case.recipe} {' '.join([*overrides_of(case), *_beside(case)])}"
     text = " ".join(case.tests)
     return f"{text} ({len(cells(case))} cells of a {case.design} design)" if case.factors else text
+
+
+def _beside(case: Case) -> list[str]:
+    """What a job does besides training undisturbed."""
+    found = []
+    if case.interrupted is not None:
+        found.append(f"(killed after step {case.interrupted.after_step}, requeued)")
+    if case.benchmark is not None:
+        found.append(f"(then {' '.join([case.benchmark.module, *case.benchmark.arguments])})")
+    return found
 
 
 def explanation(matrix: Matrix, case: Case | Suite) -> RenderableType:
@@ -98,7 +111,9 @@ def _case_explanation(matrix: Matrix, case: Case) -> RenderableType:
     cost = f"up to {gpu_hours:.3g} GPU-hours" if gpu_hours else f"up to {cpu_hours:.3g} hours"
     lines = [
         f"{case.id} ({matrix.origins[case.id]}), owner {case.owner}",
-        f"command: grpo train {case.recipe} {' '.join(overrides_of(case))}",
+        f"command: grpo train {case.recipe} {' '.join([*overrides_of(case), *_beside(case)])}"
+        if case.trains
+        else f"command: grpo canary --partition {case.partitions[0]}",
         f"ranks: {ranks.training_gpus} train, {ranks.generation_gpus} generate; "
         + ", ".join(f"{name} {degree}" for name, degree in case.parallel),
         f"{case.steps} steps, {case.warmup_steps} of warm-up; {cost} over {', '.join(case.partitions)}",

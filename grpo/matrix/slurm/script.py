@@ -15,6 +15,7 @@ from grpo.matrix.resolve import overrides_of
 from grpo.matrix.schema import Case, Partition
 from grpo.matrix.schema.partition import Apptainer, Modules, Pyxis, Venv
 from grpo.matrix.schema.types import seconds_of
+from grpo.matrix.slurm.interrupt import command
 from grpo.matrix.slurm.node import HEAD_SECONDS
 
 NOTICE_SECONDS = 120  # before the time limit, for a last checkpoint
@@ -91,15 +92,17 @@ def render_body(
         python=_python(environment),
         working_directory=working_directory,
         facts=list(_facts(case, partition, config)),
-        ray=case.nodes > 1,
-        token=config.cluster.launcher == "ray",
+        ray=case.trains and case.nodes > 1,
+        token=case.trains and config.cluster.launcher == "ray",
         head_seconds=int(HEAD_SECONDS) + 30,
         join_seconds=JOIN_SECONDS,
         max_restarts=restarts_of(config),
         requeue_exit_code=EXIT_REQUEUE,
-        arguments=["train", case.recipe, *overrides_of(case), f"logger.log_dir={job_dir / RUN}"],
+        trains=case.trains,
+        trainer=_trainer(case, job_dir),
         shown=[] if reference is None else [f"--reference={reference}", f"--reference-warmup={case.warmup_steps}"],
-        ray_argument=' "cluster.ray_address=$ray_address"' if case.nodes > 1 else "",
+        benchmark=[] if case.benchmark is None else [case.benchmark.module, *case.benchmark.arguments],
+        ray_argument=' "cluster.ray_address=$ray_address"' if case.trains and case.nodes > 1 else "",
     )  # fmt: skip
 
 
@@ -125,6 +128,15 @@ def gpu_options(case: Case, partition: Partition) -> list[str]:
         return []
     count = f"{slurm.gpu_type}:{case.gpus_per_node}" if slurm.gpu_type else str(case.gpus_per_node)
     return [f"--gpus-per-node={count}" if slurm.gpus == "gpus-per-node" else f"--gres=gpu:{count}"]
+
+
+def _trainer(case: Case, job_dir: Path) -> list[str]:
+    """What `python -m` runs."""
+    run = job_dir / RUN
+    arguments = ["train", case.recipe, *overrides_of(case), f"logger.log_dir={run}"]
+    if case.interrupted is None:
+        return ["grpo", *arguments]
+    return command(case.interrupted.after_step, run, arguments)
 
 
 def _facts(case: Case, partition: Partition, config: Config) -> Iterator[str]:

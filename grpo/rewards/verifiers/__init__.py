@@ -7,7 +7,8 @@ from grpo.errors import RewardError
 
 # (prompt: str, completion: str, answer: str | None, record: Mapping) -> float, called by keyword
 Verifier = Callable[..., Any]
-BUILT_IN = ("math", "reasoning_gym", "exact_match")
+COIN = "coin"  # judges no text, and so is no function of it: see `grpo.rewards.verifiers.coin`
+BUILT_IN = ("math", "reasoning_gym", "exact_match", COIN)
 
 
 def check_name(verifier: str) -> None:

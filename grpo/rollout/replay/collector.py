@@ -12,6 +12,7 @@ from grpo.rollout.replay.buffer import Group, ReplayBuffer
 from grpo.rollout.scoring import GroupScorer
 from grpo.rollout.seeds import sampling_seed
 from grpo.rollout.trajectory import Trajectory
+from grpo.workers.generation.replay import ended
 from grpo.workers.protocol import GroupRequest, SamplingParams, StreamingGenerator
 
 _POLL_SECONDS = 0.25  # how long one question to the engine lasts when nothing finishes
@@ -170,7 +171,9 @@ class Collector:
         if finished.groups:
             positions = [position for position, _ in finished.groups]
             prompts = [self._loader.at(position) for position in positions]
-            completions = [each for _, each in finished.groups]
+            completions = ended(
+                [prompt.token_ids for prompt in prompts], [each for _, each in finished.groups], self._sampling
+            )
             scored = self._scorer.score(prompts, completions, positions)
             counts += _sampled(scored)
             groups = [

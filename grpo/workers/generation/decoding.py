@@ -26,7 +26,7 @@ class Job:
     indices: Sequence[int]  # of the prompts in the request
     prompts: Sequence[Sequence[int]]
     seeds: Sequence[int]
-    limits: Sequence[int]  # new tokens that each prompt's completions may have
+    limits: Sequence[Sequence[int]]  # of each prompt: new tokens that each of its completions here may have
     num_completions: int  # G
     first: int
     count: int
@@ -81,13 +81,16 @@ class _Run:
     """The rows of a job while they are sampled: what came out, and which of them still go on."""
 
     def __init__(self, job: Job, sampling: SamplingParams, device: torch.device, strings: StopStrings | None) -> None:
-        self.steps = max(job.limits)
+        limits = [limit for group in job.limits for limit in group]
+        self.steps = max(limits)
         self._sampling, self._device, self._strings = sampling, device, strings
         self._sampler = Sampler(sampling, device)
-        self._noise = Noise(job.seeds, job.num_completions, self.steps) if sampling.temperature > 0 else None
+        self._noise = (
+            Noise(job.seeds, job.num_completions, sampling.max_new_tokens) if sampling.temperature > 0 else None
+        )
         count = len(job.prompts) * job.count
-        self._all_limits = torch.tensor(job.limits, device=device).repeat_interleave(job.count)
-        self._limits = self._all_limits if min(job.limits) < self.steps else None  # [active]
+        self._all_limits = torch.tensor(limits, device=device)
+        self._limits = self._all_limits if min(limits) < self.steps else None  # [active]
         self._stops = torch.tensor(sampling.stop_token_ids, dtype=torch.int64, device=device)
         self._tokens = torch.zeros(count, self.steps, dtype=torch.int64, device=device)
         self._probabilities = torch.ones(count, self.steps, dtype=torch.float32, device=device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from grpo.workers.generation.decoder import Decoder, TransformersDecoder
 from grpo.workers.generation.decoding import Job, decode
 from grpo.workers.generation.dense_decoder import DenseDecoder, fused_names, supports
 from grpo.workers.generation.engine_weights import EngineWeights
+from grpo.workers.generation.replay import each_completion
 from grpo.workers.generation.requests import check_requests
 from grpo.workers.generation.stopping import StopStrings
 from grpo.workers.generation.vllm_arguments import context_length
@@ -81,10 +83,17 @@ class HfGenerator:
         """
         self._residence.need_all("generate")
         check_requests(prompts, num_completions, sampling, seeds, context=self._context, vocabulary=self._vocabulary)
+        each = [
+            each_completion(sampling, len(prompt), seed, num_completions)
+            for prompt, seed in zip(prompts, seeds, strict=True)
+        ]
+        if each:  # what ends completions is alike in all of them
+            sampling = replace(each[0][0], max_new_tokens=sampling.max_new_tokens)
         strings = StopStrings(self._load_tokenizer(), sampling) if sampling.stop_strings else None
         results: list[list[Completion]] = [[] for _ in prompts]
+        limits = [[one.max_new_tokens for one in group] for group in each]
         wanted = range(num_completions) if completions is None else completions
-        for job in self._jobs(prompts, num_completions, sampling, seeds, wanted):
+        for job in self._jobs(prompts, num_completions, limits, seeds, wanted):
             sampled = decode(self._decoder, job, sampling, self._device, strings)
             for position, index in enumerate(job.indices):
                 for row in range(position * job.count, (position + 1) * job.count):
@@ -144,14 +153,15 @@ class HfGenerator:
         self,
         prompts: Sequence[Sequence[int]],
         num_completions: int,
-        sampling: SamplingParams,
+        limits: list[list[int]],
         seeds: Sequence[int],
         wanted: range,
     ) -> Iterator[Job]:
         """Batches whose cache fits, prompts of like length together."""
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]), reverse=True)
+        longest = max((max(group) for group in limits), default=1)
         while order:
-            columns = len(prompts[order[0]]) + sampling.max_new_tokens
+            columns = len(prompts[order[0]]) + longest
             rows = max(1, self._cache_bytes // (columns * self._column_bytes + self._row_bytes))
             indices, count = order[: max(1, rows // len(wanted))], min(rows, len(wanted))
             order = order[len(indices) :]
@@ -160,7 +170,13 @@ class HfGenerator:
                     indices=indices,
                     prompts=[prompts[index] for index in indices],
                     seeds=[seeds[index] for index in indices],
-                    limits=[min(sampling.max_new_tokens, self._context - len(prompts[index])) for index in indices],
+                    limits=[
+                        [
+                            min(limit, self._context - len(prompts[index]))
+                            for limit in limits[index][first : min(first + count, wanted.stop)]
+                        ]
+                        for index in indices
+                    ],
                     num_completions=num_completions,
                     first=first,
                     count=min(count, wanted.stop - first),

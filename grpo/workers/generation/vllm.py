@@ -17,6 +17,7 @@ from grpo.models.loading import load_model
 from grpo.placement.resources import EngineTag, Residence, Resource
 from grpo.workers.generation import vllm_compat
 from grpo.workers.generation.expected_weights import ExpectedWeights
+from grpo.workers.generation.replay import each_completion
 from grpo.workers.generation.requests import check_requests
 from grpo.workers.generation.vllm_arguments import context_length, engine_arguments
 from grpo.workers.generation.vllm_parallel import check_ranks
@@ -79,9 +80,9 @@ class VllmGenerator:
         wanted = range(num_completions) if completions is None else completions
         requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in wanted]
         parameters = [
-            request_parameters(sampling, request_seed)
-            for seed in seeds
-            for request_seed in request_seeds(seed, num_completions)[wanted.start : wanted.stop]
+            parameters
+            for prompt, seed in zip(prompts, seeds, strict=True)
+            for parameters in group_parameters(sampling, len(prompt), seed, num_completions)[wanted.start : wanted.stop]
         ]
         with vllm_compat.sampling_context(self.device):
             outputs = self.engine.generate(requests, parameters, use_tqdm=False)
@@ -163,6 +164,16 @@ def request_seeds(seed: int, count: int) -> list[int]:
     """Seeds of the completions of one prompt: 63 random bits each (on CPUs vLLM's generators keep 32 of them)."""
     drawn = np.random.Generator(np.random.Philox(key=seed)).integers(0, 1 << 63, size=count, dtype=np.int64)
     return [int(value) for value in drawn]
+
+
+def group_parameters(sampling: SamplingParams, prompt_tokens: int, seed: int, count: int) -> list[Any]:
+    """Parameters of each completion of one prompt."""
+    return [
+        request_parameters(one, request_seed)
+        for one, request_seed in zip(
+            each_completion(sampling, prompt_tokens, seed, count), request_seeds(seed, count), strict=True
+        )
+    ]
 
 
 def request_parameters(sampling: SamplingParams, seed: int) -> Any:

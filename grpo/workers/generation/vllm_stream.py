@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from grpo.workers.generation import vllm_compat
-from grpo.workers.generation.vllm import VllmGenerator, request_parameters, request_seeds
+from grpo.workers.generation.vllm import VllmGenerator, group_parameters
 from grpo.workers.protocol import Completion, GroupRequest, SamplingParams
 
 
@@ -53,10 +53,11 @@ class VllmStream:
         version = self.weight_version
         prompt = {"prompt_token_ids": list(request.prompt), "cache_salt": f"weights {version}"}
         self._groups[request.key] = [None] * num_completions
-        for number, seed in enumerate(request_seeds(request.seed, num_completions)):
+        each = group_parameters(sampling, len(request.prompt), request.seed, num_completions)
+        for number, parameters in enumerate(each):
             name = f"{request.key}/{number}"
             self._running[name] = _Running(request.key, number, version)
-            self._generator.engine.llm_engine.add_request(name, dict(prompt), request_parameters(sampling, seed))
+            self._generator.engine.llm_engine.add_request(name, dict(prompt), parameters)
 
     def step(self) -> list[tuple[int, list[Completion]]]:
         """One pass of the scheduler."""

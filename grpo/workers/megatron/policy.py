@@ -116,7 +116,7 @@ class MegatronPolicy(PlacedPolicy):
             ModelError: the folder is missing, unreadable or of an unsupported architecture.
         """
         policy = config.policy
-        folder = locate_model(policy.model_name, policy.model_revision)
+        folder = locate_model(policy.model_name, policy.model_revision, weights=not policy.random_weights)
         shape = ModelShape.of(load_model_config(folder))
         source: Source = SafetensorsFolder(folder) if not policy.random_weights else _random(folder, config)
         on_gpu = config.cluster.gpus_per_node > 0

@@ -108,7 +108,7 @@ class DTensorPolicy(PlacedPolicy):
         """
         device = _device(config)
         policy = config.policy
-        folder = locate_model(policy.model_name, policy.model_revision)
+        folder = locate_model(policy.model_name, policy.model_revision, weights=not policy.random_weights)
         with_reference = needs_reference(config)
         if parallel is None:
 

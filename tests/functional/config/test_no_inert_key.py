@@ -41,6 +41,7 @@ RUNS = {
         "loss_fn.reference_policy_kl_penalty=0.1", "loss_fn.reference_policy_kl_in=reward",
         "loss_fn.force_on_policy_ratio=false",
     ],
+    "lengths": ["policy.generation.replay_lengths.mean=1.5"],
     "packing": ["policy.sequence_packing.enabled=true"],
     "dynamic batching": ["policy.dynamic_batching.enabled=true"],
     "vllm": ["policy.generation.backend=vllm"],

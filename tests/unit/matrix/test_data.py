@@ -78,7 +78,12 @@ def test_every_checker_is_reached_by_some_case():
     metrics = {metric for one in checks for metric in one.against_reference}
     for prefix in REFERENCE_PREFIXES:
         assert any(metric.startswith(prefix) for metric in metrics), prefix
-    assert any(case.min_steps for case in MATRIX.cases.values())
+    cases = MATRIX.cases.values()
+    assert any(case.min_steps for case in cases)
+    assert any(case.lengths for case in cases)
+    assert any(case.interrupted for case in cases)
+    assert any(case.benchmark for case in cases)
+    assert any(not case.trains for case in cases)
 
 
 def test_where_speed_is_judged_so_is_the_share_that_no_phase_covers():

@@ -57,6 +57,9 @@ def test_what_cannot_be_run_here(tmp_path):
         run_here(MATRIX, MATRIX.case("70b-dtensor"), "h100-80g", tmp_path)
     with pytest.raises(MatrixError, match="is for cpu-local, not for the partition h100-80g"):
         run_here(MATRIX, CASE, "h100-80g", tmp_path)
+    for name in ("8b-dtensor-resume", "8b-dtensor-overhead"):
+        with pytest.raises(MatrixError, match=f"more than one training run: nox -s cluster -- {name}"):
+            run_here(MATRIX, MATRIX.case(name), "h100-80g", tmp_path)
     (tmp_path / "x").write_text("")
     with pytest.raises(MatrixError, match="is not empty"):
         run_here(MATRIX, CASE, "cpu-local", tmp_path)

@@ -26,12 +26,12 @@ def change(path, old, new):
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("cluster.yaml", "  steps: 32", "  step: 32", r"cluster.yaml:10: unknown key step; did you mean steps\?"),
+        ("cluster.yaml", "  steps: 32", "  step: 32", r"cluster.yaml:16: unknown key step; did you mean steps\?"),
         (
             "cluster.yaml",
             "steps: 32",
             "steps: many",
-            r'cluster.yaml:10: steps = "many": expected a whole number above 0',
+            r'cluster.yaml:16: steps = "many": expected a whole number above 0',
         ),
         ("cluster.yaml", "{data: 8}", "{dat: 8}", r"unknown key parallel.dat; did you mean parallel.data\?"),
         (
@@ -47,7 +47,7 @@ def change(path, old, new):
         ("cluster.yaml", "8b-megatron:", "8b-dtensor:", "the key '8b-dtensor' is given twice, first on line"),
         ("cluster.yaml", "8b-megatron:", "8B_Megatron:", "is no id"),
         ("cluster.yaml", "8b-megatron:", "tiny-hf:", "the case tiny-hf is there already, at matrices/cluster.yaml"),
-        ("cluster.yaml", "timing/refit,", "train/loss,", "train/loss is not for a reference"),
+        ("cluster.yaml", "- timing/refit", "- train/loss", "train/loss is not for a reference"),
         ("tiny.yaml", "{upper: 0}", "{}", "rollout/reward_failures has neither lower nor upper"),
         (
             "tiny.yaml",

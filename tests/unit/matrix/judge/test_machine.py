@@ -1,7 +1,7 @@
 import pytest
 
 from grpo.matrix.judge.machine import check_canary
-from tests.support.matrix import CPU_PARTITION, PARTITION, canary, evidence, measured, verdict, with_rates
+from tests.support.matrix import CPU_PARTITION, PARTITION, canary, case, evidence, measured, verdict, with_rates
 
 RATES = {
     "bf16_matmul_tflops": 800.0,
@@ -93,3 +93,21 @@ def test_figures_of_an_unknown_machine_are_not_judged():
     assert "no canary" in result.sentence
     seen = evidence(canary=canary())
     assert verdict(seen, reference=measured(), partition=with_rates(**RATES)).outcome == "pass"
+
+
+def alone(seen, partition=PARTITION, **changes):
+    """The verdict of a case that is nothing but its canary."""
+    the_case = case(trains=False, nodes=2, checks={"against_reference": []})
+    return verdict(evidence([], canary=seen, nodes=seen.get("nodes", []), **changes), the_case, None, partition)
+
+
+def test_a_case_may_be_nothing_but_its_canary():
+    good, slow = canary(hosts=("a", "b")), canary(hosts=("a", "b"), matmul=700.0)
+    assert alone(good, with_rates(**RATES)).outcome == "pass"
+    assert alone(slow, with_rates(**RATES)).findings[0].failure == "infra"
+    assert alone(good).outcome == "not judged"  # there are no rates to hold it against
+    assert alone(good, CPU_PARTITION).outcome == "pass"
+    for seen in (canary(hosts=("a",)), {}):
+        assert alone(seen, with_rates(**RATES)).failure == "correctness"
+    assert alone(canary(hosts=("a",)), CPU_PARTITION).outcome == "pass"  # two nodes on one machine
+    assert alone(good, with_rates(**RATES), state="not started").outcome != "pass"

@@ -48,12 +48,15 @@ class Counting:
 def job(prompts: list[list[int]], completions: int = 2, limits: list[int] | None = None, new_tokens: int = 8) -> Job:
     return Job(
         indices=list(range(len(prompts))), prompts=prompts, seeds=list(range(len(prompts))),
-        limits=limits or [new_tokens] * len(prompts), num_completions=completions, first=0, count=completions,
+        limits=[[limit] * completions for limit in limits or [new_tokens] * len(prompts)],
+        num_completions=completions, first=0, count=completions,
     )  # fmt: skip
 
 
 def run(model: Counting, work: Job, **sampling):
-    sampled = decode(model, work, SamplingParams(**{"max_new_tokens": max(work.limits)} | sampling), CPU, None)
+    sampled = decode(
+        model, work, SamplingParams(**{"max_new_tokens": max(map(max, work.limits))} | sampling), CPU, None
+    )
     return [sampled.completion(row) for row in range(len(work.prompts) * work.count)]
 
 

@@ -10,7 +10,7 @@ from grpo.models.loading import load_model
 from grpo.models.shipped import SHAPES
 from grpo.workers.generation.hf import HfGenerator
 from grpo.workers.offload.memory import EmptiedStorages
-from grpo.workers.protocol import SamplingParams
+from grpo.workers.protocol import Replay, SamplingParams
 from tests.support.generation import make_config, reference_logprobs, weights_of, write_model
 from tests.support.generator_contract import PROMPTS, LocalGeneratorContract, ids, plain
 
@@ -121,3 +121,13 @@ def test_shutdown_is_quiet_and_may_be_repeated(folder):
     engine = HfGenerator(make_config(folder), folder)
     engine.shutdown()
     engine.shutdown()
+
+
+def test_a_part_of_a_group_has_the_lengths_that_the_whole_group_gives_it(folder):
+    """Replicas share the completions of a prompt out among themselves."""
+    engine = HfGenerator(make_config(folder), folder)
+    sampling = SamplingParams(20, replay=Replay((2, 5, 6, 11, 14, 17), 200))
+    (whole,) = engine.generate([[1, 2, 3]], 6, sampling, [4])
+    (part,) = engine.generate([[1, 2, 3]], 6, sampling, [4], completions=range(2, 5))
+    assert [len(each.token_ids) for each in part] == [len(each.token_ids) for each in whole[2:5]]
+    assert [each.token_ids for each in part] == [each.token_ids for each in whole[2:5]]
