@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from grpo.errors import GenerationError
 from grpo.workers.generation.sampled_logprobs import SampledLogprobs
 
 _log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def tap(engine: Any, generate: Callable[[list[Any], list[Any]], list[Any]]) -> S
     try:
         (recorder,) = engine.collective_rpc(_tap_worker)
         difference = _difference(recorder, generate)
-    except _UnknownRunnerError as reason:
+    except (_UnknownRunnerError, GenerationError) as reason:
         _log.warning("log-probs are taken from vLLM as Python objects, which is slow: %s", reason)
         return None
     if not difference <= _CLOSE:

@@ -43,8 +43,12 @@ def shorten(engine: Any) -> bool:
     Returns:
         whether it is taken; if not, one line says why.
     """
-    scheduler = engine.llm_engine.engine_core.engine_core.scheduler
-    reason = _reason_against(scheduler, engine.llm_engine.vllm_config)
+    return shorten_scheduler(_scheduler(engine), engine.llm_engine.vllm_config)
+
+
+def shorten_scheduler(scheduler: Any, config: Any) -> bool:
+    """`shorten` of a scheduler with the configuration of its engine."""
+    reason = _reason_against(scheduler, config)
     if reason:
         _log.warning("vLLM's scheduler does all its work for every token, which is slow: %s", reason)
         return False
@@ -57,15 +61,19 @@ def shorten(engine: Any) -> bool:
 
 def undo(engine: Any) -> None:
     """VLLM's own way again."""
-    scheduler = engine.llm_engine.engine_core.engine_core.scheduler
+    scheduler = _scheduler(engine)
     del scheduler.kv_cache_manager.allocate_slots, scheduler.update_from_output
 
 
 def tokens_so_far(engine: Any) -> dict[str, int]:
     """Tokens that each running request of an in-process engine has, by the name it was added under."""
-    requests = engine.llm_engine.engine_core.engine_core.scheduler.requests
+    requests = _scheduler(engine).requests
     states = engine.llm_engine.output_processor.request_states
     return {state.external_req_id: requests[name].num_output_tokens for name, state in states.items()}
+
+
+def _scheduler(engine: Any) -> Any:
+    return engine.llm_engine.engine_core.engine_core.scheduler
 
 
 def _reason_against(scheduler: Any, config: Any) -> str | None:

@@ -42,7 +42,7 @@ class WeightRoutes:
         """Of a model with `load_weights(iterable of (name, tensor))` and its expected weights, tied ones once.
 
         Raises:
-            UnknownRoutesError: weights are changed on their way or afterwards, or the copies do not fill every parameter.
+            UnknownRoutesError: weights are changed on their way or afterwards, or the copies leave parameters out.
         """
         _check_plain(model)
         probes = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
