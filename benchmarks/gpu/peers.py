@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.shapes import SHAPES_BY_NAME
+from benchmarks.gpu.shapes import SHAPES_BY_NAME, Shape
 from benchmarks.gpu.step import model_folder
 from benchmarks.paired import Block, ratios
 from benchmarks.peers_task import prompts
@@ -69,24 +69,25 @@ def side_commands(folder: Path, overrides: list[str]) -> dict[str, list[str]]:
     }  # fmt: skip
 
 
-def weights_folder(folder: Path) -> Path:
-    """Llama 3.2 1B with an output layer of its own, which TRL's figure was first taken with."""
-    shape = SHAPES_BY_NAME["1b"]
-    model_folder(shape, folder)
-    config = shape.config()
-    config.tie_word_embeddings = False
-    model = type(shape).build(_Untied(shape.title, shape.folder, shape.layers), "cuda").to(torch.bfloat16)
-    model.save_pretrained(folder)
-    del model
-    torch.cuda.empty_cache()
-    return folder
+class Untied(Shape):
+    """With an output layer of its own."""
 
-
-class _Untied(type(SHAPES_BY_NAME["1b"])):  # type: ignore[misc]
     def config(self) -> Any:
         found = super().config()
         found.tie_word_embeddings = False
         return found
+
+
+def weights_folder(folder: Path) -> Path:
+    """Llama 3.2 1B, untied as when TRL's figure was first taken, with random weights in bfloat16."""
+    tied = SHAPES_BY_NAME["1b"]
+    shape = Untied(tied.title, tied.folder, tied.layers)
+    model_folder(shape, folder)
+    model = shape.build("cuda").to(torch.bfloat16)
+    model.save_pretrained(folder)
+    del model
+    torch.cuda.empty_cache()
+    return folder
 
 
 def together(commands: dict[str, list[str]], out: Path, steps: int) -> dict[str, list[Block]]:

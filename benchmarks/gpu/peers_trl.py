@@ -55,8 +55,7 @@ def main() -> None:
     parser.add_argument("--output-directory", required=True)
     options = parser.parse_args()
     gate = Gate(options.channel)
-    held = Held(gate)
-    held.completions = PROMPTS * COMPLETIONS
+    held = Held(gate, PROMPTS * COMPLETIONS)
     held.trainer = TimedTrainer(
         gate,
         model=AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32),
