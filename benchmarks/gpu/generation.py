@@ -189,7 +189,7 @@ def main() -> None:
     folder = model_folder(SHAPES_BY_NAME[options.shape], options.folder)
     on_gpu = torch.cuda.is_available()
     largest = max(options.sequences)
-    config = engine_config(folder, context=1024, memory=0.5, graphs=largest, on_gpu=on_gpu)
+    config = engine_config(folder, context=1024 if on_gpu else 512, memory=0.5, graphs=largest, on_gpu=on_gpu)
     began = time.perf_counter()
     with started(config, folder, cudagraph_capture_sizes=sorted(options.sequences)) as engine:
         write(options.out, "started", seconds=time.perf_counter() - began, version=vllm_compat.version_string(),
