@@ -56,7 +56,9 @@ class VllmGenerator:
         self._stops_on_strings = bool(config.policy.generation.stop_strings)
         self._owns_process_group = not torch.distributed.is_initialized()
         self.engine: Any = vllm_compat.start_engine(arguments or engine_arguments(config, model_path))
-        self._recorder: SampledLogprobs | None = vllm_sampling.tap(self.engine, self._run)
+        tap = vllm_sampling.tap(self.engine, self._run)
+        self._recorder: SampledLogprobs | None = None if tap is None else tap.recorder
+        self._seeded = tap is not None and tap.seeded
         self.short_steps = not self._stops_on_strings and vllm_steps.shorten(self.engine)
         self._routes = vllm_compat.weight_routes(self.engine, self.expected.shapes, self._dtype, self.device)
         self._complete = True  # all weights are of one version
@@ -84,7 +86,7 @@ class VllmGenerator:
         requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in range(num_completions)]
         rows = self.reserve(len(requests), sampling)
         parameters = [
-            request_parameters(sampling, request_seed, row)
+            self.request_parameters(sampling, request_seed, row)
             for request_seed, row in zip(
                 (each for seed in seeds for each in request_seeds(seed, num_completions)), rows, strict=True
             )
@@ -209,6 +211,34 @@ class VllmGenerator:
         if self._recorder is not None:
             self._recorder.release(row for row in rows if row is not None)
 
+    def request_parameters(self, sampling: SamplingParams, seed: int, row: int | None) -> Any:
+        """Parameters of one completion in the words of vLLM, which returns it when it is finished.
+
+        `row` is where its log-probs are recorded; None: vLLM returns them.
+        """
+        from vllm import SamplingParams as VllmSamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        extra = {} if row is None else {vllm_sampling.ROW: row}
+        if self._seeded:
+            extra[vllm_sampling.SEED] = seed
+        return VllmSamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k or 0,
+            seed=seed if sampling.temperature > 0 and not self._seeded else None,
+            max_tokens=sampling.max_new_tokens,
+            min_tokens=sampling.min_new_tokens,
+            stop_token_ids=list(sampling.stop_token_ids),
+            stop=list(sampling.stop_strings) or None,
+            ignore_eos=True,  # the tokenizer's is among stop_token_ids
+            logprobs=0 if row is None else None,
+            flat_logprobs=row is None,
+            extra_args=extra or None,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            detokenize=bool(sampling.stop_strings),
+        )
+
     def completion(
         self, output: Any, row: int | None, version: int, newer_from: tuple[tuple[int, int], ...] = ()
     ) -> Completion:
@@ -227,29 +257,3 @@ def request_seeds(seed: int, count: int) -> list[int]:
     """Seeds of the completions of one prompt: 63 random bits each (on CPUs vLLM's generators keep 32 of them)."""
     drawn = np.random.Generator(np.random.Philox(key=seed)).integers(0, 1 << 63, size=count, dtype=np.int64)
     return [int(value) for value in drawn]
-
-
-def request_parameters(sampling: SamplingParams, seed: int, row: int | None) -> Any:
-    """Parameters of one completion in the words of vLLM, which returns it when it is finished.
-
-    `row` is where its log-probs are recorded; None: vLLM returns them.
-    """
-    from vllm import SamplingParams as VllmSamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    return VllmSamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k or 0,
-        seed=seed if sampling.temperature > 0 else None,
-        max_tokens=sampling.max_new_tokens,
-        min_tokens=sampling.min_new_tokens,
-        stop_token_ids=list(sampling.stop_token_ids),
-        stop=list(sampling.stop_strings) or None,
-        ignore_eos=True,  # the tokenizer's is among stop_token_ids
-        logprobs=0 if row is None else None,
-        flat_logprobs=row is None,
-        extra_args=None if row is None else {vllm_sampling.ROW: row},
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        detokenize=bool(sampling.stop_strings),
-    )

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,7 +24,8 @@ from grpo.errors import GenerationError
 from grpo.workers.generation.sampled_logprobs import SampledLogprobs
 
 _log = logging.getLogger(__name__)
-ROW = "grpo_row"  # of `SampledLogprobs`, in a request's extra arguments
+ROW, SEED = "grpo_row", "grpo_seed"  # a request's extra arguments: its row of `SampledLogprobs`, its noise
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _CLOSE = 1e-6  # between a recorded log-prob and the engine's own
 
 # What is used of each runner. A release that lacks any of it is not tapped.
@@ -42,7 +44,15 @@ class _UnknownRunnerError(Exception):
     """The runner is not built as either of those that are known."""
 
 
-def tap(engine: Any, generate: Callable[[list[Any], list[Any]], list[Any]]) -> SampledLogprobs | None:
+@dataclasses.dataclass(frozen=True)
+class Tap:
+    """What a tapped engine does with a request's extra arguments."""
+
+    recorder: SampledLogprobs
+    seeded: bool  # noise follows from `SEED`, and the request needs no seed of vLLM's
+
+
+def tap(engine: Any, generate: Callable[[list[Any], list[Any]], list[Any]]) -> Tap | None:
     """Record the log-probs of every request of an in-process engine that names a row in its extra arguments.
 
     A few tokens are then sampled with vLLM's own log-probs beside the recorded ones. Where they differ, or where vLLM
@@ -53,16 +63,16 @@ def tap(engine: Any, generate: Callable[[list[Any], list[Any]], list[Any]]) -> S
         generate: runs requests with parameters on it and returns what `LLM.generate` does.
     """
     try:
-        (recorder,) = engine.collective_rpc(_tap_worker)
-        difference = _difference(recorder, generate)
+        (found,) = engine.collective_rpc(_tap_worker)
+        difference = _difference(found.recorder, generate)
     except (_UnknownRunnerError, GenerationError) as reason:
         _log.warning("log-probs are taken from vLLM as Python objects, which is slow: %s", reason)
         return None
     if not difference <= _CLOSE:
         _log.warning("log-probs are taken from vLLM as Python objects: recorded ones differ by %g", difference)
         return None
-    found: SampledLogprobs = recorder
-    return found
+    tapped: Tap = found
+    return tapped
 
 
 def _difference(recorder: SampledLogprobs, generate: Callable[[list[Any], list[Any]], list[Any]]) -> float:
@@ -73,7 +83,7 @@ def _difference(recorder: SampledLogprobs, generate: Callable[[list[Any], list[A
     rows = recorder.reserve(len(prompts), 3)
     parameters = [
         SamplingParams(
-            temperature=temperature, seed=5, max_tokens=3, ignore_eos=True, detokenize=False, logprobs=0,
+            temperature=temperature, max_tokens=3, ignore_eos=True, detokenize=False, logprobs=0,
             flat_logprobs=True, extra_args={ROW: row},
         )
         for temperature, row in zip((0.7, 0.0, 1.0), rows, strict=True)
@@ -88,7 +98,7 @@ def _difference(recorder: SampledLogprobs, generate: Callable[[list[Any], list[A
     return worst
 
 
-def _tap_worker(worker: Any) -> SampledLogprobs:
+def _tap_worker(worker: Any) -> Tap:
     runner = worker.model_runner
     families = {each.__module__: each for each in type(runner).__mro__}
     if _V2_MODULE in families:
@@ -106,11 +116,11 @@ def _need(runner: Any, paths: Sequence[str]) -> None:
             raise _UnknownRunnerError(f"its model runner has no {path}") from error
 
 
-def _row(parameters: Any) -> int:
-    return -1 if parameters is None or not parameters.extra_args else int(parameters.extra_args.get(ROW, -1))
+def _extra(parameters: Any, name: str) -> int:
+    return -1 if parameters is None or not parameters.extra_args else int(parameters.extra_args.get(name, -1))
 
 
-def _tap_v2(runner: Any) -> SampledLogprobs:
+def _tap_v2(runner: Any) -> Tap:
     """Requests have a slot each; a batch says which slots are in it, as arrays on the host."""
     _need(runner, _V2_USED)
     from vllm.v1.worker.gpu.input_batch import InputBatch
@@ -128,7 +138,7 @@ def _tap_v2(runner: Any) -> SampledLogprobs:
     add_request, sample, sample_batch = runner.sampler.add_request, runner.sampler.sample, runner.sample
 
     def tapped_add_request(slot: int, *rest: Any) -> None:
-        row_of_slot[slot] = _row(rest[-1])
+        row_of_slot[slot] = _extra(rest[-1], ROW)
         add_request(slot, *rest)
 
     def tapped_sample(*args: Any, **kwargs: Any) -> Any:
@@ -150,26 +160,75 @@ def _tap_v2(runner: Any) -> SampledLogprobs:
     runner.sampler.add_request = tapped_add_request
     runner.sampler.sample = tapped_sample
     runner.sample = tapped_sample_batch
-    return recorder
+    return Tap(recorder, seeded=False)
 
 
-def _tap_v1(runner: Any) -> SampledLogprobs:
+def _tap_v1(runner: Any) -> Tap:
     """Requests are in the batch's order, by name."""
     _need(runner, _V1_USED)
     recorder = SampledLogprobs(runner.device, runner.max_num_reqs)
     sampler, sample = runner.sampler, runner.sampler.sample
 
+    def places() -> NDArray[np.int64]:
+        count = len(runner.input_batch.req_ids)
+        lengths = runner.optimistic_seq_lens_cpu[:count].numpy()
+        found: NDArray[np.int64] = (lengths - runner.input_batch.num_prompt_tokens[:count]).astype(np.int64)
+        return found
+
+    def extra(name: str) -> NDArray[np.int64]:
+        return np.array(
+            [_extra(runner.requests[each].sampling_params, name) for each in runner.input_batch.req_ids], dtype=np.int64
+        )
+
     def tapped_sample(logits: Tensor, *rest: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         tokens, logprobs = sample(logits, *rest, **kwargs)
-        names = runner.input_batch.req_ids
-        lengths: NDArray[Any] = runner.optimistic_seq_lens_cpu[: len(names)].numpy()
-        rows = np.array([_row(runner.requests[name].sampling_params) for name in names], dtype=np.int64)
-        rows[runner.discard_request_mask.np[: len(names)]] = -1
+        rows = extra(ROW)
+        rows[runner.discard_request_mask.np[: len(rows)]] = -1
         if (rows >= 0).any():
-            places = (lengths - runner.input_batch.num_prompt_tokens[: len(names)]).astype(np.int64)
             every = sampler.compute_logprobs(logits) if logprobs is None else logprobs  # None: all are greedy
-            recorder.record(rows, places, tokens, every.gather(1, tokens[:, None].long())[:, 0])
+            recorder.record(rows, places(), tokens, every.gather(1, tokens[:, None].long())[:, 0])
         return tokens, logprobs
 
     sampler.sample = tapped_sample
-    return recorder
+    seeded = runner.device.type == "cpu"
+    if seeded:
+        _draw_by_place(sampler.topk_topp_sampler, lambda: (extra(SEED), places()))
+    return Tap(recorder, seeded)
+
+
+def _draw_by_place(drawing: Any, batch: Callable[[], tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:
+    """Have vLLM's CPU kernel draw each row's noise from a seed of its request and place, where all requests name one.
+
+    vLLM gives a seeded request a generator that is advanced at every step and asked row by row; on CPUs it fails when
+    a seeded request's prompt is cut into chunks, where the generator is to be wound back.
+    """
+    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
+    vllms_own = drawing.forward
+
+    def forward(logits: Tensor, generators: Any, k: Tensor | None, p: Tensor | None) -> tuple[Tensor, Tensor]:
+        seeds, places = batch()
+        if (seeds < 0).any():
+            found: tuple[Tensor, Tensor] = vllms_own(logits, generators, k, p)
+            return found
+        logits = apply_top_k_top_p(logits, k, p)
+        every = logits.log_softmax(dim=-1, dtype=torch.float32)
+        noise = torch.from_numpy(noise_seeds(seeds, places))
+        tokens: Tensor = torch.ops._C.fused_gumbel_argmax(logits.float(), noise)  # noqa: SLF001
+        return tokens, every
+
+    drawing.forward = forward
+
+
+def noise_seeds(seeds: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n], a number of 64 bits for each seed and place: SplitMix64's at that place of the seed's stream."""
+    with np.errstate(over="ignore"):
+        stream = _mixed(seeds.astype(np.uint64) + _GOLDEN)
+        return _mixed(stream + (places.astype(np.uint64) + np.uint64(1)) * _GOLDEN).view(np.int64)
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's output function: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from grpo.workers.generation import vllm_compat, vllm_steps
-from grpo.workers.generation.vllm import VllmGenerator, request_parameters, request_seeds
+from grpo.workers.generation.vllm import VllmGenerator, request_seeds
 from grpo.workers.protocol import Completion, GroupRequest, SamplingParams
 
 
@@ -59,7 +59,8 @@ class VllmStream:
         for number, (seed, row) in enumerate(zip(seeds, rows, strict=True)):
             name = f"{request.key}/{number}"
             self._running[name] = _Running(request.key, number, row, version)
-            self._generator.engine.llm_engine.add_request(name, dict(prompt), request_parameters(sampling, seed, row))
+            parameters = self._generator.request_parameters(sampling, seed, row)
+            self._generator.engine.llm_engine.add_request(name, dict(prompt), parameters)
 
     def step(self) -> list[tuple[int, list[Completion]]]:
         """One pass of the scheduler."""

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from grpo.workers.generation import vllm_sampling
 from grpo.workers.generation.sampled_logprobs import SampledLogprobs
-from grpo.workers.generation.vllm import request_parameters
-from tests.support.generator_contract import plain
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.xdist_group("vllm")]
 SLOTS, VOCABULARY = 5, 13
@@ -50,11 +48,12 @@ class Engine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("vllm.v1.worker.gpu.sample.logprob.compute_token_logprobs", log_softmax_at)
         self.runner = Runner()
-        self.recorder = vllm_sampling._tap_worker(SimpleNamespace(model_runner=self.runner))
+        self.recorder = vllm_sampling._tap_worker(SimpleNamespace(model_runner=self.runner)).recorder
 
     def add(self, slot: int, row: int | None, prompt: int) -> None:
         self.runner.req_states.prompt_len.np[slot] = prompt
-        self.runner.sampler.add_request(slot, prompt, request_parameters(plain(9), 1, row))
+        extra = {} if row is None else {vllm_sampling.ROW: row}
+        self.runner.sampler.add_request(slot, prompt, SimpleNamespace(extra_args=extra))
 
     def step(self, *entries: tuple[int, int, int, int]) -> tuple[list[int], list[float]]:
         slots, computed, scheduled, known = (np.array(each, dtype=np.int32) for each in zip(*entries, strict=True))

@@ -4,21 +4,23 @@ Its KV cache is too small for what is asked, its steps too short for a prompt, s
 again and cut into chunks.
 """
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from grpo.models.loading import load_model
 from grpo.workers.generation import vllm_sampling, vllm_steps
-from grpo.workers.generation.vllm import VllmGenerator, request_parameters
+from grpo.workers.generation.vllm import VllmGenerator
 from grpo.workers.generation.vllm_arguments import engine_arguments
 from grpo.workers.protocol import Completion, SamplingParams
-from tests.support.generation import VOCABULARY, make_config, reference_logprobs, write_model
+from tests.support.generation import VOCABULARY, make_config, reference_logits, reference_logprobs, write_model
 from tests.support.generator_contract import FLOAT32, flat, plain
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("vllm")]
@@ -104,7 +106,7 @@ def test_log_probs_of_greedy_and_sampled_requests_in_one_batch(engine, folder):
     rows = [engine.reserve(1, kind)[0] for kind in kinds]
     outputs = engine.engine.generate(
         [{"prompt_token_ids": prompt} for prompt in PROMPTS],
-        [request_parameters(kind, seed, row) for kind, seed, row in zip(kinds, SEEDS, rows, strict=True)],
+        [engine.request_parameters(kind, seed, row) for kind, seed, row in zip(kinds, SEEDS, rows, strict=True)],
         use_tqdm=False,
     )
     for prompt, kind, row, output in zip(PROMPTS, kinds, rows, outputs, strict=True):
@@ -121,7 +123,9 @@ def test_requests_given_up_leave_nothing_behind(engine):
     rows = engine.reserve(3, sampling)
     for number, row in enumerate(rows):
         engine.engine.llm_engine.add_request(
-            f"given up {number}", {"prompt_token_ids": PROMPTS[number]}, request_parameters(sampling, number, row)
+            f"given up {number}",
+            {"prompt_token_ids": PROMPTS[number]},
+            engine.request_parameters(sampling, number, row),
         )
     for _ in range(6):
         engine.engine.llm_engine.step()
@@ -178,7 +182,7 @@ class Pretend:
 
     def __init__(self, engine: VllmGenerator, kind: type, *, short: bool, depth: int) -> None:
         core = engine.engine.llm_engine.engine_core.engine_core
-        self.core, self.depth = core, depth
+        self.engine, self.core, self.depth = engine, core, depth
         self.config = engine.engine.llm_engine.vllm_config
         self.scheduler = kind(
             vllm_config=self.config, kv_cache_config=core.scheduler.kv_cache_config, block_size=BLOCK,
@@ -204,8 +208,9 @@ class Pretend:
 
         self.scheduler.add_request(
             Request(
-                request_id=name, prompt_token_ids=prompt, sampling_params=request_parameters(sampling, 1, 0),
-                pooling_params=None, block_hasher=self.core.request_block_hasher,
+                request_id=name, prompt_token_ids=prompt, pooling_params=None,
+                sampling_params=self.engine.request_parameters(sampling, 1, 0),
+                block_hasher=self.core.request_block_hasher,
             )
         )  # fmt: skip
 
@@ -282,7 +287,7 @@ def test_a_stream_knows_the_tokens_of_running_requests(engine):
     rows = engine.reserve(2, sampling)
     for number, row in enumerate(rows):
         engine.engine.llm_engine.add_request(
-            f"counted {number}", {"prompt_token_ids": [number]}, request_parameters(sampling, number, row)
+            f"counted {number}", {"prompt_token_ids": [number]}, engine.request_parameters(sampling, number, row)
         )
     for _ in range(7):
         engine.engine.llm_engine.step()
@@ -292,3 +297,33 @@ def test_a_stream_knows_the_tokens_of_running_requests(engine):
         finished += engine.engine.llm_engine.step()
     assert [len(each.outputs[0].token_ids) for each in finished] == [30, 30]
     engine.release(rows)
+
+
+def test_noise_is_of_seed_and_place_alone(engine, folder):
+    """Frequencies of tokens and of pairs of neighbours against the model's probabilities, each from its own seeds."""
+    model = load_model(folder, dtype=torch.float32)
+    count = 3000
+    results = flat(engine.generate([PROMPTS[0]], count, plain(2, top_k=4), [9]))
+    first = reference_logits(model, PROMPTS[0], [0])[0]
+    kept = first.topk(4)
+    pairs: dict[tuple[int, ...], float] = {}
+    for token, logprob in zip(kept.indices.tolist(), kept.values.log_softmax(0).tolist(), strict=True):
+        second = reference_logits(model, [*PROMPTS[0], token], [0])[0].topk(4)
+        for other, more in zip(second.indices.tolist(), second.values.log_softmax(0).tolist(), strict=True):
+            pairs[token, other] = math.exp(logprob + more)
+    found = Counter(tuple(each.token_ids) for each in results)
+    assert set(found) <= set(pairs)
+    distance = sum(
+        (found[pair] - count * share) ** 2 / (count * share) for pair, share in pairs.items() if share > 1e-3
+    )
+    assert distance < 45  # chi squared of 15 degrees: 1 in 10,000
+
+
+def test_seeds_of_places_fill_all_bits():
+    seeds, places = np.arange(4096) % 64, np.arange(4096) // 64
+    found = vllm_sampling.noise_seeds(seeds.astype(np.int64), places.astype(np.int64)).view(np.uint64)
+    assert len(set(found.tolist())) == 4096
+    bits = (found[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
+    assert abs(bits.mean(0) - 0.5).max() < 0.04
+    large = vllm_sampling.noise_seeds(np.array([5, 5 + (1 << 62)]), np.array([0, 0]))
+    assert large[0] != large[1]
