@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="file, a JSON object a line")
     parser.add_argument("--folder", type=Path, required=True, help="for the model's folder")
     parser.add_argument("--shape", choices=list(SHAPES_BY_NAME), default="1b")
-    parser.add_argument("--sequences", type=int, nargs="+", default=[256, 64, 1024])
+    parser.add_argument("--sequences", type=int, nargs="*", default=[256, 64, 1024], help="none: weights alone")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=400.0, help="no round begins after these")
@@ -188,14 +188,16 @@ def main() -> None:
     deadline = time.monotonic() + options.seconds
     folder = model_folder(SHAPES_BY_NAME[options.shape], options.folder)
     on_gpu = torch.cuda.is_available()
-    largest = max(options.sequences)
+    largest = max(options.sequences, default=16)
+    graphs = {"cudagraph_capture_sizes": sorted(options.sequences)} if options.sequences else {"enforce_eager": True}
     config = engine_config(folder, context=1024 if on_gpu else 512, memory=0.5, graphs=largest, on_gpu=on_gpu)
     began = time.perf_counter()
-    with started(config, folder, cudagraph_capture_sizes=sorted(options.sequences)) as engine:
+    with started(config, folder, **graphs) as engine:
         write(options.out, "started", seconds=time.perf_counter() - began, version=vllm_compat.version_string(),
               recorded=engine.recorded, short_steps=engine.short_steps, in_place=engine.in_place)  # fmt: skip
         write(options.out, "refit", **refit_seconds(engine))
-        write(options.out, "logprobs", found=logprob_differences(engine))
+        if options.sequences:
+            write(options.out, "logprobs", found=logprob_differences(engine))
         for sequences in options.sequences:
             found = token_steps(engine, sequences, options.tokens, rounds=options.rounds, deadline=deadline)
             write(options.out, "token step", **found)

@@ -96,7 +96,8 @@ def together(commands: dict[str, list[str]], out: Path, steps: int) -> dict[str,
     try:
         for number, (name, command) in enumerate(commands.items()):
             sides.append(start(name, command, out, str(number)))
-            sides[-1].wait_until_ready()
+        for side in sides:
+            side.wait_until_ready()
         for side in sides:
             side.run(2)
         blocks: dict[str, list[Block]] = {side.name: [] for side in sides}
