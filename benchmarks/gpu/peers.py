@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -26,6 +27,7 @@ from benchmarks.side import Side, SideError
 
 OURS, TRL = "ours", "TRL"
 TOKENS_A_STEP = 16 * 16 * 512
+WARM_UP = 2  # steps
 GOAL = 0.6  # of TRL's time
 THREADS = 8
 
@@ -96,10 +98,8 @@ def together(commands: dict[str, list[str]], out: Path, steps: int) -> dict[str,
     try:
         for number, (name, command) in enumerate(commands.items()):
             sides.append(start(name, command, out, str(number)))
-        for side in sides:
-            side.wait_until_ready()
-        for side in sides:
-            side.run(2)
+        with ThreadPoolExecutor(len(sides)) as pool:
+            list(pool.map(warm_up, sides))
         blocks: dict[str, list[Block]] = {side.name: [] for side in sides}
         for _ in range(steps):
             for side in sides:
@@ -115,10 +115,15 @@ def apart(commands: dict[str, list[str]], out: Path, steps: int) -> dict[str, li
     blocks = {}
     for name, command in commands.items():
         with closing(start(name, command, out, "0")) as side:
-            side.wait_until_ready()
-            side.run(2)
+            warm_up(side)
             blocks[name] = [checked(side, side.run(1)) for _ in range(steps)]
     return blocks
+
+
+def warm_up(side: Side) -> None:
+    """Until the first steps, which compile and allocate, are over."""
+    side.wait_until_ready()
+    side.run(WARM_UP)
 
 
 def start(name: str, command: list[str], out: Path, gpu: str) -> Side:
