@@ -15,7 +15,9 @@ class VllmCfg(Section):
     kv_cache_memory_bytes: int | None = Field(
         None, gt=0, description="fixed KV cache size; null: by gpu_memory_utilization"
     )
-    max_num_seqs: int | None = Field(None, gt=0, description="null: the engine's default")
+    max_num_seqs: int | None = Field(
+        None, gt=0, description="sequences decoded together; null: 1024 on a GPU, the engine's default on a CPU"
+    )
 
 
 class ColocatedResources(Section):

@@ -235,6 +235,7 @@ class VllmGenerator:
             logprobs=0 if row is None else None,
             flat_logprobs=row is None,
             extra_args=extra or None,
+            skip_clone=True,  # made for this request alone
             output_kind=RequestOutputKind.FINAL_ONLY,
             detokenize=bool(sampling.stop_strings),
         )

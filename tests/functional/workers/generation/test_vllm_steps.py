@@ -276,8 +276,10 @@ def test_schedules_are_vllms_own_also_where_a_step_is_planned_ahead(engine, dept
         side.run({30: "request 5", 31: "request 20", 55: "request 9"})
     plainly, shortly = sides
     assert plainly.preempted > 2
-    assert shortly.tokens == plainly.tokens
     assert shortly.reasons == plainly.reasons
+    assert len(plainly.reasons) == 24 - 3  # those given up deliver what has gone out, which nobody reads
+    for name in plainly.reasons:
+        assert shortly.tokens[name] == plainly.tokens[name], name
     assert shortly.steps == plainly.steps
     assert shortly.outputs < plainly.outputs / 4
 
@@ -302,7 +304,7 @@ def test_a_stream_knows_the_tokens_of_running_requests(engine):
 def test_noise_is_of_seed_and_place_alone(engine, folder):
     """Frequencies of tokens and of pairs of neighbours against the model's probabilities, each from its own seeds."""
     model = load_model(folder, dtype=torch.float32)
-    count = 3000
+    count = 1500
     results = flat(engine.generate([PROMPTS[0]], count, plain(2, top_k=4), [9]))
     first = reference_logits(model, PROMPTS[0], [0])[0]
     kept = first.topk(4)
