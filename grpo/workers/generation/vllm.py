@@ -131,7 +131,7 @@ class VllmGenerator:
             self._complete = False
             for name, tensor in self.expected.checked(weights, in_place=True):
                 self._routes.load(name, tensor)
-            torch.accelerator.current_stream().synchronize()
+            self._routes.finish()
             self._complete = True
         vllm_compat.forget_prefixes(self.engine, running)
         self._residence.updated()

@@ -74,6 +74,13 @@ class WeightRoutes:
             offset = packed.storage_offset() + copy.offset
             copy.target.copy_(packed.as_strided(copy.shape, copy.stride, offset))
 
+    def finish(self) -> None:
+        """Wait until all copies are made."""
+        devices = {copy.target.device for copies in self._copies.values() for copy in copies}
+        for device in devices:
+            if device.type == "cuda":
+                torch.cuda.current_stream(device).synchronize()
+
 
 class _Watch(TorchFunctionMode):
     """Notes copies and fills instead of making them."""

@@ -50,6 +50,9 @@ class TestVllmGenerator(GeneratorContract):
             def load(self, name: str, tensor: torch.Tensor) -> None:
                 self.loaded.append(name)
 
+            def finish(self) -> None:
+                self.loaded.append("finished")
+
         def broken() -> Iterator[tuple[str, torch.Tensor]]:
             yield from list(weights_of(folder))[:6]
             raise ConnectionError("sender died")
@@ -65,7 +68,7 @@ class TestVllmGenerator(GeneratorContract):
                 engine.generate(PROMPTS, 1, plain(2), [1, 2, 3, 4])
         Routes.loaded.clear()
         engine.update_weights(weights_of(folder), 7)
-        assert Routes.loaded == list(engine.expected.shapes)
+        assert Routes.loaded == [*engine.expected.shapes, "finished"]
         assert engine.generate(PROMPTS, 1, plain(2), [1, 2, 3, 4])[0][0].weight_version == 7
 
     def test_sampling_leaves_the_global_generator_alone(self, engine: VllmGenerator) -> None:
