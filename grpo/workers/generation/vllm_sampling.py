@@ -64,7 +64,7 @@ def tap(engine: Any, generate: Callable[[list[Any], list[Any]], list[Any]]) -> T
     """
     try:
         (found,) = engine.collective_rpc(_tap_worker)
-        difference = _difference(found.recorder, generate)
+        difference = _difference(found, generate)
     except (_UnknownRunnerError, GenerationError) as reason:
         _log.warning("log-probs are taken from vLLM as Python objects, which is slow: %s", reason)
         return None
@@ -75,16 +75,17 @@ def tap(engine: Any, generate: Callable[[list[Any], list[Any]], list[Any]]) -> T
     return tapped
 
 
-def _difference(recorder: SampledLogprobs, generate: Callable[[list[Any], list[Any]], list[Any]]) -> float:
+def _difference(found: Tap, generate: Callable[[list[Any], list[Any]], list[Any]]) -> float:
     """The largest difference between recorded log-probs and vLLM's own over a few tokens."""
     from vllm import SamplingParams
 
     prompts: list[list[int]] = [[0], [1, 0, 1], [1, 1]]
-    rows = recorder.reserve(len(prompts), 3)
+    rows = found.recorder.reserve(len(prompts), 3)
     parameters = [
         SamplingParams(
-            temperature=temperature, max_tokens=3, ignore_eos=True, detokenize=False, logprobs=0,
-            flat_logprobs=True, extra_args={ROW: row},
+            temperature=temperature, seed=None if found.seeded or not temperature else 5, max_tokens=3,
+            ignore_eos=True, detokenize=False, logprobs=0, flat_logprobs=True,
+            extra_args={ROW: row, SEED: 5} if found.seeded else {ROW: row},
         )
         for temperature, row in zip((0.7, 0.0, 1.0), rows, strict=True)
     ]  # fmt: skip
@@ -92,9 +93,9 @@ def _difference(recorder: SampledLogprobs, generate: Callable[[list[Any], list[A
     outputs = generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters)
     for row, output in zip(rows, outputs, strict=True):
         (completion,) = output.outputs
-        recorded = np.array(recorder.read(row, list(completion.token_ids)))
+        recorded = np.array(found.recorder.read(row, list(completion.token_ids)))
         worst = max(worst, float(np.abs(recorded - np.array(completion.logprobs.logprobs)).max()))
-    recorder.release(rows)
+    found.recorder.release(rows)
     return worst
 
 

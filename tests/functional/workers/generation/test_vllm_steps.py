@@ -151,7 +151,7 @@ def test_an_engine_that_is_built_otherwise_is_not_tapped(engine, monkeypatch, ca
 
 
 def test_recorded_values_that_differ_are_not_used(engine, monkeypatch, caplog):
-    def other(recorder: Any, generate: Any) -> float:
+    def other(found: Any, generate: Any) -> float:
         return 2e-6
 
     monkeypatch.setattr(vllm_sampling, "_difference", other)
