@@ -141,10 +141,7 @@ class VllmGenerator:
         self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
     ) -> None:
         """Refuse what the engine cannot take. Raises GenerationError."""
-        if not self._complete:
-            raise GenerationError(
-                "the last weight update failed half-way: the engine's weights are of two versions until one succeeds"
-            )
+        self.check_weights()
         check_requests(
             prompts, num_completions, sampling, seeds, context=self._context, vocabulary=self.expected.vocabulary
         )
@@ -152,6 +149,13 @@ class VllmGenerator:
             raise GenerationError(
                 f"sampling parameter stop_strings={sampling.stop_strings!r}: the engine was started without a "
                 "tokenizer; set policy.generation.stop_strings"
+            )
+
+    def check_weights(self) -> None:
+        """Refuse to go on with weights of two versions. Raises GenerationError."""
+        if not self._complete:
+            raise GenerationError(
+                "the last weight update failed half-way: the engine's weights are of two versions until one succeeds"
             )
 
     def residences(self) -> dict[Resource, Residence]:

@@ -63,7 +63,12 @@ class VllmStream:
             self._generator.engine.llm_engine.add_request(name, dict(prompt), parameters)
 
     def step(self) -> list[tuple[int, list[Completion]]]:
-        """One pass of the scheduler."""
+        """One pass of the scheduler.
+
+        Raises:
+            GenerationError: weights are of two versions after a failed update, or a request ended otherwise than asked.
+        """
+        self._generator.check_weights()
         complete = []
         with vllm_compat.sampling_context(self._generator.device):
             outputs = self._generator.engine.llm_engine.step()
