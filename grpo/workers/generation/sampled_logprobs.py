@@ -90,7 +90,7 @@ class SampledLogprobs:
         both = torch.stack((tokens.to(torch.int32), logprobs.view(torch.int32)))
         self._ring[number, : 2 * count].view(2, count).copy_(both, non_blocking=True)
         if self._on_gpu:
-            self._events[number].record()  # type: ignore[no-untyped-call]
+            self._events[number].record()
         self._waiting.append(_Step(rows, places))
 
     def read(self, row: int, tokens: Sequence[int]) -> list[float]:
@@ -121,7 +121,7 @@ class SampledLogprobs:
 
     def _apply_all(self) -> None:
         if self._on_gpu and self._waiting:
-            self._events[len(self._waiting) - 1].synchronize()  # type: ignore[no-untyped-call]
+            self._events[len(self._waiting) - 1].synchronize()
         self._apply(len(self._waiting))
 
     def _apply(self, end: int) -> None:

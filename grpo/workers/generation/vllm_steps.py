@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import dis
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -140,7 +140,7 @@ def _updating(scheduler: Any, block: int) -> Callable[[Any, Any], Any]:
         left, left_requests = {}, {}
         for name, count in scheduler_output.num_scheduled_tokens.items():
             request = requests.get(name)
-            tokens = sampled[index_of[name]] if sampled else ()
+            tokens: Sequence[int] = sampled[index_of[name]] if sampled else ()
             if (
                 request is None
                 or len(tokens) != 1
