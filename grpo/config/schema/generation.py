@@ -16,7 +16,10 @@ class VllmCfg(Section):
         None, gt=0, description="fixed KV cache size; null: by gpu_memory_utilization"
     )
     max_num_seqs: int | None = Field(
-        None, gt=0, description="sequences decoded together; null: 1024 on a GPU, the engine's default on a CPU"
+        None,
+        gt=0,
+        description="sequences decoded together; null: on a GPU those of a step (async: and of the steps ahead), "
+        "256 to 1024; on a CPU the engine's default",
     )
 
 

@@ -135,7 +135,9 @@ class SampledLogprobs:
             logprobs = np.concatenate(
                 [each[len(s.rows) : 2 * len(s.rows)] for each, s in zip(values, steps, strict=True)]
             ).view(np.float32)
-            kept = (rows >= 0) & (places < self._tokens.shape[1])  # one step too many is sampled ahead of a stop
+            kept = (
+                (rows >= 0) & (places >= 0) & (places < self._tokens.shape[1])
+            )  # one step too many is sampled ahead of a stop
             rows, places = rows[kept], places[kept]
             self._tokens[rows, places] = tokens[kept]
             self._logprobs[rows, places] = logprobs[kept]

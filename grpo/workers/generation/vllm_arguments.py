@@ -9,7 +9,7 @@ from grpo.config.schema import Config
 from grpo.models.locate import locate_model
 
 CPU_CACHE_BYTES = 256 << 20  # vLLM would take 92 % of the machine's memory
-MAX_NUM_SEQS = 1024  # vLLM's own on large GPUs
+LEAST_SEQS, MOST_SEQS = 256, 1024  # vLLM's own on small and on large GPUs
 
 
 def context_length(config: Config) -> int:
@@ -30,11 +30,14 @@ def capture_sizes(largest: int) -> list[int]:
 
 
 def sequences_at_once(config: Config) -> int:
-    """The most sequences that the engine decodes together."""
-    limit = config.policy.generation.vllm_cfg.max_num_seqs or MAX_NUM_SEQS
+    """The most sequences that the engine decodes together: those of a step, in an async run of the steps ahead too."""
+    limit = config.policy.generation.vllm_cfg.max_num_seqs
+    if limit is not None:
+        return limit
     grpo = config.grpo
     step = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
-    return min(limit, step * (grpo.async_grpo.max_trajectory_age_steps + 1 if grpo.async_grpo.enabled else 1))
+    steps = grpo.async_grpo.max_trajectory_age_steps + 1 if grpo.async_grpo.enabled else 1
+    return min(MOST_SEQS, max(LEAST_SEQS, step * steps))
 
 
 def engine_arguments(config: Config, model_path: Path) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def engine_arguments(config: Config, model_path: Path) -> dict[str, Any]:
         arguments["enable_sleep_mode"] = True
     if not on_cpu:
         arguments["gpu_memory_utilization"] = options.gpu_memory_utilization
-        arguments["max_num_seqs"] = MAX_NUM_SEQS
+        arguments["max_num_seqs"] = sequences_at_once(config)
         if not options.enforce_eager:
             arguments["cudagraph_capture_sizes"] = capture_sizes(sequences_at_once(config))
     if config.grpo.async_grpo.in_flight_weight_updates:

@@ -62,6 +62,8 @@ def test_graphs_are_captured_for_the_sequences_of_a_step_and_of_the_steps_ahead_
     assert sequences_at_once(CASES["gpu-all-options"]) == 7
     ahead = AsyncGrpo(enabled=True, max_trajectory_age_steps=2)
     grpo = CASES["gpu"].grpo.model_copy(update={"async_grpo": ahead, "num_prompts_per_step": 4})
-    assert sequences_at_once(CASES["gpu"].model_copy(update={"grpo": grpo})) == 3 * 4 * 16
+    assert sequences_at_once(CASES["gpu"].model_copy(update={"grpo": grpo})) == 256
+    some = grpo.model_copy(update={"num_prompts_per_step": 10})
+    assert sequences_at_once(CASES["gpu"].model_copy(update={"grpo": some})) == 3 * 10 * 16
     many = grpo.model_copy(update={"num_prompts_per_step": 400})
     assert sequences_at_once(CASES["gpu"].model_copy(update={"grpo": many})) == 1024
