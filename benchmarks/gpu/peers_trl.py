@@ -24,7 +24,7 @@ class TimedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def __init__(self, gate: Gate, **arguments: Any) -> None:
         self.gate = gate
-        self.prepared_at = 0.0
+        self.prepared_step, self.prepared_at = -1, 0.0
         super().__init__(**arguments)
         self._time(self.vllm_generation, "generate", "generation")
         self._time(self.vllm_generation, "sync_weights", "refit")
@@ -44,8 +44,17 @@ class TimedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
         result = super()._prepare_inputs(*args, **kwargs)
-        self.prepared_at = time.perf_counter()
+        if self.state.global_step != self.prepared_step:  # the first of its micro-batches, which generates for all
+            self.prepared_step, self.prepared_at = self.state.global_step, time.perf_counter()
         return result
+
+
+class HeldOnGpu(Held):
+    """A step is over when the GPU has done it."""
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        torch.cuda.synchronize()
+        super().on_step_end(*args, **kwargs)
 
 
 def main() -> None:
@@ -55,7 +64,7 @@ def main() -> None:
     parser.add_argument("--output-directory", required=True)
     options = parser.parse_args()
     gate = Gate(options.channel)
-    held = Held(gate, PROMPTS * COMPLETIONS)
+    held = HeldOnGpu(gate, PROMPTS * COMPLETIONS)
     held.trainer = TimedTrainer(
         gate,
         model=AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32),
