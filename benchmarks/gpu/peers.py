@@ -85,7 +85,8 @@ def weights_folder(folder: Path) -> Path:
     tied = SHAPES_BY_NAME["1b"]
     shape = Untied(tied.title, tied.folder, tied.layers)
     model_folder(shape, folder)
-    model = shape.build("cuda").to(torch.bfloat16)
+    model: Any = shape.build("cuda")
+    model.to(torch.bfloat16)
     model.save_pretrained(folder)
     del model
     torch.cuda.empty_cache()
