@@ -201,11 +201,21 @@ def rebase(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def slurm(session: nox.Session) -> None:
-    """Cases of the matrix as jobs of a real Slurm on this machine (root, Debian or Ubuntu). Arguments go to pytest."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        session.error("starts Slurm's daemons and installs their packages: run it as root on Debian or Ubuntu")
+    """Cases of the matrix as jobs of a real Slurm on this machine (root, Debian or Ubuntu). Arguments go to pytest.
+
+    `-- -m "" tests/slurm` runs all of them, those of the night too.
+    """
+    missing = [
+        *(["root, as which Slurm's daemons start jobs"] if os.geteuid() != 0 else []),
+        *(["apt-get, by which Slurm is installed (Debian, Ubuntu)"] if shutil.which("apt-get") is None else []),
+    ]
+    if missing:
+        message = f"NO JOB HAS RUN ON A SLURM: there is no {' and no '.join(missing)}"
+        (session.error if session.posargs else session.skip)(message)
     # In the order of the files: what waits for the clock is submitted first and looked at last.
-    run_in(session, "cpu", "pytest", "-p", "no:randomly", *(session.posargs or ["tests/slurm"]), env=ONE_THREAD)
+    report = f"--junitxml={JUNIT / 'slurm'}.xml"
+    arguments = session.posargs or ["tests/slurm"]
+    run_in(session, "cpu", "pytest", "-p", "no:randomly", report, *arguments, env=ONE_THREAD)
 
 
 @nox.session(venv_backend="none")
@@ -231,12 +241,18 @@ def train(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Speed against something else in the same go: `-- peers` (TRL, two environments), `-- checkpoint` (the disk)."""
+    """Speed against something else in the same go: `-- peers` (TRL, two environments), `-- checkpoint` (the disk).
+
+    `-- sizing` says what grows with the number of nodes and ranks.
+    """
     if session.posargs[:1] == ["checkpoint"]:
         run_in(session, "core", "python", "-m", "benchmarks.checkpoint", *session.posargs[1:])
         return
+    if session.posargs[:1] == ["sizing"]:
+        run_in(session, "cpu", "python", "-m", "benchmarks.sizing", *session.posargs[1:])
+        return
     if session.posargs[:1] != ["peers"]:
-        session.error("which benchmark? there are: peers, checkpoint")
+        session.error("which benchmark? there are: peers, checkpoint, sizing")
     ours, theirs = (environment(session, stack) / "python" for stack in ("cpu", "peers"))
     run_in(
         session,

@@ -12,6 +12,7 @@ from grpo.config import load_config
 from grpo.planning.parameters import load_model_shapes
 from grpo.planning.partition import load_partition
 from grpo.planning.plan import Assumptions, Plan, make_plan
+from grpo.planning.resident import Resident
 
 PAGE = Path(__file__).parents[1] / "docs" / "planning.md"
 BEGIN, END = "<!-- rows: python -m benchmarks.planned_rows -->\n", "<!-- end of rows -->\n"
@@ -46,7 +47,10 @@ def planned(row: Row) -> Plan:
     config = load_config(row.recipe).config
     partition = load_partition("h100-80g")
     return make_plan(
-        load_model_shapes(config.policy.model_name), config, partition, Assumptions(completion_tokens=row.tokens)
+        load_model_shapes(config.policy.model_name),
+        config,
+        partition,
+        Assumptions(completion_tokens=row.tokens, resident=Resident.NONE),
     )
 
 

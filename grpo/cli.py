@@ -28,6 +28,7 @@ from grpo.planning.resident import Resident
 if TYPE_CHECKING:
     from grpo.checkpoint.signals import StopRequest
     from grpo.config import ResolvedConfig
+    from grpo.telemetry.console import StepPace
     from grpo.trainer.loop import Outcome
     from grpo.trainer.run import FinishedRun
 
@@ -49,7 +50,7 @@ ConfigOption = Annotated[
 
 
 @app.command()
-def train(
+def train(  # noqa: PLR0917 (typer's options have no order)
     arguments: Arguments = None,
     config: ConfigOption = None,
     fresh: Annotated[
@@ -58,6 +59,12 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="print the last line only")] = False,
     require_accuracy: Annotated[
         float | None, typer.Option(min=0, max=1, help="exit 1 if the last validation accuracy is below this")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="of a case: its step and what grew are shown with every line")
+    ] = None,
+    reference_warmup: Annotated[
+        int | None, typer.Option(min=0, metavar="STEPS", help="that are left out of that, as the case says; default 5")
     ] = None,
 ) -> None:
     """Train. A run directory that has a checkpoint is resumed.
@@ -69,9 +76,10 @@ def train(
     from grpo.checkpoint.signals import StopRequest
 
     recipe, overrides = _recipe(arguments, config)
+    pace = _pace(reference, reference_warmup)
     with StopRequest(at_once=True, started=_start_of_process()) as stop:
         try:
-            finished = _train(recipe, overrides, stop, fresh=fresh, quiet=quiet)
+            finished = _train(recipe, overrides, stop, fresh=fresh, quiet=quiet, pace=pace)
         except KeyboardInterrupt as interrupted:
             name = stop.raised(interrupted)
             if name is None:
@@ -135,8 +143,9 @@ def plan(  # noqa: PLR0917 (typer's options have no order)
         float, typer.Option(help="tail of the lengths: 1 exponential, above 1 lighter, below 1 heavier")
     ] = 1.0,
     resident: Annotated[
-        Resident, typer.Option(help="what of the policy stays on the GPUs while a colocated engine generates")
-    ] = Resident.NONE,
+        Resident,
+        typer.Option(help="what stays on the GPUs while a colocated engine generates, instead of what the keys say"),
+    ] = Resident.CONFIGURED,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
 ) -> None:
     """Say what a recipe takes of memory and time, for any number of GPUs, before it is run. Exit 2: it does not fit."""
@@ -193,7 +202,9 @@ app.add_typer(matrix_app, name="matrix")
 app.add_typer(checkpoint_app, name="checkpoint")
 
 
-def _train(recipe: str, overrides: list[str], stop: StopRequest, *, fresh: bool, quiet: bool) -> FinishedRun:
+def _train(
+    recipe: str, overrides: list[str], stop: StopRequest, *, fresh: bool, quiet: bool, pace: StepPace | None
+) -> FinishedRun:
     from grpo.hub.offline import go_offline
 
     go_offline()
@@ -202,7 +213,18 @@ def _train(recipe: str, overrides: list[str], stop: StopRequest, *, fresh: bool,
     from grpo.trainer.run import train as run_training
 
     require_stored(resolved.config, recipe, overrides)
-    return run_training(resolved, fresh=fresh, quiet=quiet, command=sys.argv, stop=stop)
+    return run_training(resolved, fresh=fresh, quiet=quiet, command=sys.argv, stop=stop, pace=pace)
+
+
+def _pace(reference: Path | None, warmup: int | None) -> StepPace | None:
+    if reference is None:
+        if warmup is not None:
+            raise ConfigError("--reference-warmup is for --reference FILE, which is not given")
+        return None
+    from grpo.matrix.show.pace import read_pace
+    from grpo.matrix.status import WARMUP_STEPS
+
+    return read_pace(reference, WARMUP_STEPS if warmup is None else warmup)
 
 
 def _what_is_saved(outcome: Outcome) -> str:

@@ -6,8 +6,12 @@ from ci.pipelines.common import (
     CHECKS,
     CPU_INDEX,
     INSTALL,
+    NIGHTLY_SLURM_MINUTES,
     REPORTS,
+    SLURM,
+    SLURM_NIGHTLY,
     UNPACKING_MINUTES,
+    as_root,
     dump,
     minutes,
     on_hardware,
@@ -64,9 +68,10 @@ def _gate(matrix: Matrix) -> Step:
             ],
             minutes(budget.functional / count), parallelism=count, **kept,
         ),
+        _step("slurm", _slurm(SLURM), minutes(budget.slurm), **kept),
     ]  # fmt: skip
     keys = [step["key"] for step in steps]
-    expected = " ".join(f"unit-{version}" for version in versions)
+    expected = " ".join([*(f"unit-{version}" for version in versions), "slurm"])
     results = " ".join(f'{key}="$$(buildkite-agent step get outcome --step {key})"' for key in keys)
     last = [
         f'buildkite-agent artifact download "{REPORTS}/**/*" .',
@@ -76,6 +81,11 @@ def _gate(matrix: Matrix) -> Step:
         "env": {**CPU_INDEX, "GATE_BASE": "origin/${BUILDKITE_PULL_REQUEST_BASE_BRANCH}"},
         "steps": [*steps, {"wait": None, "continue_on_failure": True}, _step("gate", last, UNPACKING_MINUTES)],
     }
+
+
+def _slurm(command: str) -> list[str]:
+    keep = f"trap 'mkdir -p {REPORTS}/slurm && cp runs/junit/slurm.xml {REPORTS}/slurm/' EXIT"
+    return [INSTALL, keep, as_root(command, "$$")]
 
 
 def _scheduled(matrix: Matrix, cadence: str) -> Step:
@@ -88,6 +98,9 @@ def _scheduled(matrix: Matrix, cadence: str) -> Step:
             )
             for layer in ("unit", "functional")
         ]  # fmt: skip
+        steps.append(
+            _step("slurm", _slurm(SLURM_NIGHTLY), minutes(NIGHTLY_SLURM_MINUTES), artifact_paths=[f"{REPORTS}/**/*"])
+        )
     for one in on_hardware(matrix, cadence):
         steps.append(
             _step(

@@ -20,6 +20,15 @@ SHARD_MINUTES = 5.0
 LONGEST_MINUTES = 350  # hosted runners end a job after six hours
 QUEUE_MINUTES = 120  # that a job of a cluster may wait
 REPORTS = "reports"
+SLURM = "nox -s slurm"
+SLURM_NIGHTLY = 'nox -s slurm -- -m "" tests/slurm'
+NIGHTLY_SLURM_MINUTES = 60.0
+
+
+def as_root(command: str, dollar: str = "$") -> str:
+    """Slurm's daemons need root. `dollar`: how the pipeline's syntax writes one for the shell."""
+    path = f'env "PATH={dollar}PATH"'
+    return f'if [ "{dollar}(id -u)" = 0 ]; then {command}; else sudo -E {path} {command}; fi'
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,13 @@ from ci.pipelines.common import (
     CHECKS,
     CPU_INDEX,
     INSTALL,
+    NIGHTLY_SLURM_MINUTES,
     REPORTS,
+    SLURM,
+    SLURM_NIGHTLY,
     UNPACKING_MINUTES,
     OnHardware,
+    as_root,
     dump,
     hardware_cases,
     minutes,
@@ -103,7 +107,7 @@ def _gate(matrix: Matrix) -> Job:
         _run('nox -s gate -- --only functional --shard "$SHARD"', SHARD=f"{of_shard}/{count}"),
         _upload(f"functional-{of_shard}", f"runs/junit/functional-{of_shard}/"),
     ]
-    slurm = [*_prepare(default, lock="core"), _run('sudo -E env "PATH=$PATH" nox -s slurm')]
+    slurm = [*_prepare(default, lock="cpu"), _run(as_root(SLURM)), _upload("slurm", "runs/junit/slurm.xml")]
     jobs = {
         "lint": _job([*_prepare(default, lock="core"), _run("nox -s lint")], minutes(budget.lint), env=CPU_INDEX),
         "checks": _job([*_prepare(default, lock="core"), _run(CHECKS)], minutes(budget.lint), env=CPU_INDEX),
@@ -119,7 +123,7 @@ def _gate(matrix: Matrix) -> Job:
             env=CPU_INDEX,
             strategy={"fail-fast": False, "matrix": {"shard": list(range(1, count + 1))}},
         ),
-        "slurm": _job(slurm, minutes(budget.slurm / 2), env=CPU_INDEX),
+        "slurm": _job(slurm, minutes(budget.slurm), env=CPU_INDEX),
     }
     return {
         "name": "gate",
@@ -136,7 +140,7 @@ def _gate(matrix: Matrix) -> Job:
 
 def _last(needs: list[str], versions: list[str], count: int) -> Job:
     """The one required check: it always runs, so that it cannot pass by being skipped."""
-    expected = " ".join(f"unit-{version}" for version in versions)
+    expected = " ".join([*(f"unit-{version}" for version in versions), "slurm"])
     steps = [
         _use("actions/checkout", **{"persist-credentials": False}),
         _use("actions/download-artifact", path=REPORTS),
@@ -176,7 +180,13 @@ def _whole_layers(matrix: Matrix) -> dict[str, Job]:
     ]
     tests = {"python": list(matrix.stacks["cpu"].python), "layer": ["unit", "functional"]}
     newest = [*_prepare(pythons(matrix)[0], lock="cpu"), _run("nox -s newest")]
+    slurm = [
+        *_prepare(pythons(matrix)[0], lock="cpu"),
+        _run(as_root(SLURM_NIGHTLY)),
+        _upload("slurm", "runs/junit/slurm.xml"),
+    ]
     return {
+        "slurm": _job(slurm, minutes(NIGHTLY_SLURM_MINUTES), env=CPU_INDEX),
         "tests": _job(steps, limit, env=CPU_INDEX, strategy={"fail-fast": False, "matrix": tests}),
         "newest": _job(newest, limit, env=CPU_INDEX, **{"continue-on-error": True}),
     }

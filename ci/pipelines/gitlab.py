@@ -6,8 +6,12 @@ from ci.pipelines.common import (
     CHECKS,
     CPU_INDEX,
     INSTALL,
+    NIGHTLY_SLURM_MINUTES,
     REPORTS,
+    SLURM,
+    SLURM_NIGHTLY,
     UNPACKING_MINUTES,
+    as_root,
     dump,
     minutes,
     on_hardware,
@@ -70,7 +74,7 @@ def _passed(name: str, command: str) -> list[str]:
 def _gate(matrix: Matrix) -> dict[str, Job]:
     budget, count, versions = matrix.budgets.gate_minutes, shard_count(matrix), pythons(matrix)
     requests = {"rules": _REQUEST, "artifacts": _kept()}
-    expected = " ".join(f"unit-{version}" for version in versions)
+    expected = " ".join([*(f"unit-{version}" for version in versions), "slurm"])
     of_shard = "$CI_NODE_INDEX"
     jobs = {
         "lint": _job("test", _passed("lint", "nox -s lint"), minutes(budget.lint), **requests),
@@ -88,6 +92,8 @@ def _gate(matrix: Matrix) -> dict[str, Job]:
             ],
             minutes(budget.functional / count), parallel=count, **requests,
         ),
+        # The image is Debian's, and its user root.
+        "slurm": _job("test", _slurm(SLURM), minutes(budget.slurm), **requests),
     }  # fmt: skip
     gate = _job(
         "gate",
@@ -98,8 +104,16 @@ def _gate(matrix: Matrix) -> dict[str, Job]:
     return {**jobs, "gate": gate}
 
 
+def _slurm(command: str) -> list[str]:
+    return [as_root(command), f"mkdir -p {REPORTS}/slurm && cp runs/junit/slurm.xml {REPORTS}/slurm/"]
+
+
 def _scheduled(matrix: Matrix) -> dict[str, Job]:
     jobs: dict[str, Job] = {}
+    nightly = [{"if": f'{_SCHEDULED} && $CADENCE == "nightly"'}, {"if": "$CI_COMMIT_TAG"}]
+    jobs["whole-slurm"] = _job(
+        "test", _slurm(SLURM_NIGHTLY), minutes(NIGHTLY_SLURM_MINUTES), artifacts=_kept(), rules=nightly
+    )
     layers = [{"LAYER": ["unit", "functional"], "PYTHON": list(matrix.stacks["cpu"].python)}]
     jobs["whole-layers"] = _job(
         "test",
@@ -107,7 +121,7 @@ def _scheduled(matrix: Matrix) -> dict[str, Job]:
             f'nox -s $LAYER -- --junitxml={REPORTS}/$LAYER-$PYTHON/$LAYER.xml -m "" tests/$LAYER',
         ],
         minutes(60 * matrix.budgets.cpu_hours.nightly), image="python:$PYTHON", parallel={"matrix": layers},
-        artifacts=_kept(), rules=[{"if": f'{_SCHEDULED} && $CADENCE == "nightly"'}, {"if": "$CI_COMMIT_TAG"}],
+        artifacts=_kept(), rules=nightly,
     )  # fmt: skip
     for cadence in ("nightly", "weekly", "release"):
         rule = "$CI_COMMIT_TAG" if cadence == "release" else f'{_SCHEDULED} && $CADENCE == "{cadence}"'

@@ -5,19 +5,20 @@
 # usage: up.sh [options] STATE_DIR
 #   -n NODES   default 4          -c CPUS    of a node, default 8      -g GPUS  of a node, default 8
 #   -m MB      of a node, 4096    -p PORT    first of NODES + 2, 17000  -x NAME  prefix of the nodes, node
+#   -s COUNT   of the nodes, the last ones: a partition of their own, spare; default 0
 #   -a         accounting as well (mariadb and slurmdbd), so that sacct answers
 #   -l         without cgroups, which is the default where cgroup v1 cannot be written: then no job ends as OUT_OF_MEMORY,
 #              and a process that a job daemonised outlives it
 set -euo pipefail
 
 die() { echo "slurm: error: $*" >&2; exit 1; }
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
-nodes=4 cpus=8 gpus=8 memory=4096 port=17000 prefix=node accounting=0 cgroups=1
-while getopts n:c:g:m:p:x:al option; do
+nodes=4 cpus=8 gpus=8 memory=4096 port=17000 prefix=node accounting=0 cgroups=1 spare=0
+while getopts n:c:g:m:p:x:s:al option; do
   case $option in
     n) nodes=$OPTARG ;; c) cpus=$OPTARG ;; g) gpus=$OPTARG ;; m) memory=$OPTARG ;; p) port=$OPTARG ;;
-    x) prefix=$OPTARG ;; a) accounting=1 ;; l) cgroups=0 ;; *) usage ;;
+    x) prefix=$OPTARG ;; s) spare=$OPTARG ;; a) accounting=1 ;; l) cgroups=0 ;; *) usage ;;
   esac
 done
 shift $((OPTIND - 1))
@@ -27,10 +28,11 @@ check_arguments() { # STATE_DIR
   [ "$(id -u)" = 0 ] || die "must run as root: Slurm's daemons start jobs as their users"
   command -v apt-get >/dev/null || die "needs Debian or Ubuntu, whose packages it installs"
   local name
-  for name in nodes cpus gpus memory port; do
+  for name in nodes cpus gpus memory port spare; do
     [[ ${!name} =~ ^[0-9]+$ ]] || die "$name must be a number, not '${!name}'"
   done
   [ "$nodes" -ge 1 ] || die "at least one node is needed"
+  [ "$spare" -lt "$nodes" ] || die "$spare spare nodes of $nodes leave none"
   [[ $prefix =~ ^[a-z][a-z-]*$ ]] || die "the prefix must be lower-case letters, not '$prefix'"
   # The paths of unix sockets are limited to 107 characters.
   [ ${#1} -le 70 ] || die "the path of the state folder is too long for a unix socket: $1"
@@ -103,7 +105,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket=$state/munge/munge.socket,cred_expire=5
+AuthInfo=socket=$state/munge/munge.socket,cred_expire=15
 StateSaveLocation=$state/ctld
 SlurmdSpoolDir=$state/spool/%n
 SlurmctldPidFile=$state/run/slurmctld.pid
@@ -126,7 +128,8 @@ SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0
 SlurmdParameters=config_overrides
 GresTypes=gpu
 ReturnToService=2
-SlurmdTimeout=10
+SlurmdTimeout=30
+MessageTimeout=30
 MinJobAge=86400
 FirstJobId=$(($(date +%s) / 10 % 60000000))
 KillWait=3
@@ -136,7 +139,8 @@ JobRequeue=1
 JobCompType=jobcomp/filetxt
 JobCompLoc=$state/log/jobcomp.txt
 NodeName=$prefix$(range 1 "$nodes") NodeHostname=$host NodeAddr=127.0.0.1 Port=$(range $((port + 1)) $((port + nodes))) CPUs=$cpus Boards=1 SocketsPerBoard=1 CoresPerSocket=$cpus ThreadsPerCore=1 RealMemory=$memory $([ -z "$gpu_files" ] || echo "Gres=gpu:$gpus") State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES DefaultTime=00:30:00 MaxTime=UNLIMITED State=UP
+PartitionName=main Nodes=$prefix$(range 1 $((nodes - spare))) Default=YES DefaultTime=00:30:00 MaxTime=UNLIMITED State=UP
+$([ "$spare" = 0 ] || echo "PartitionName=spare Nodes=$prefix$(range $((nodes - spare + 1)) "$nodes") DefaultTime=00:30:00 MaxTime=UNLIMITED State=UP")
 CONF
   if [ "$accounting" = 1 ]; then write_accounting_configuration; fi
   echo "export SLURM_CONF=$SLURM_CONF" >"$state/env.sh"
@@ -175,7 +179,7 @@ start_munge() {
       --pid-file="$state/run/munged.pid" --log-file="$state/log/munged.log" --seed-file="$state/munge/munged.seed" ||
       die "munged did not start ($state/log/munged.log)"
   fi
-  wait_for 10 munged munge -S "$state/munge/munge.socket" -n
+  wait_for 60 munged munge -S "$state/munge/munge.socket" -n
 }
 
 start_accounting() {
@@ -207,7 +211,7 @@ start_slurm() {
     need_port "$port"
     slurmctld -f "$SLURM_CONF" || die "slurmctld did not start ($state/log/slurmctld.log)"
   fi
-  wait_for 20 slurmctld scontrol ping
+  wait_for 60 slurmctld scontrol ping
   for ((i = 1; i <= nodes; i++)); do
     ours "slurmd-$prefix$i" && continue
     need_port $((port + i))
@@ -228,12 +232,12 @@ nodes_are_up() {
 
 wait_for_nodes() {
   local tick
-  for ((tick = 0; tick < 60; tick++)); do
+  for ((tick = 0; tick < 240; tick++)); do
     nodes_are_up && return
     sleep 0.25
   done
   timeout 5 sinfo -N -o '%N %T %E' >&2
-  die "the nodes are not up after 15 s (logs: $state/log)"
+  die "the nodes are not up after a minute (logs: $state/log)"
 }
 
 mkdir -p "$1"
@@ -244,7 +248,7 @@ host=$(hostname -s)
 export SLURM_CONF=$state/etc/slurm.conf
 mkdir -p "$state"/{etc,run,log,munge,ctld,dev,spool}
 chmod 755 "$state" "$state/munge"
-parameters="$nodes $cpus $gpus $memory $port $prefix $accounting $cgroups"
+parameters="$nodes $cpus $gpus $memory $port $prefix $accounting $cgroups $spare"
 before=$(cat "$state/etc/parameters" 2>/dev/null || true)
 if [ -n "$before" ] && [ "$before" != "$parameters" ] && ours slurmctld; then
   die "a cluster with other parameters ($before, not $parameters) runs in $state: stop it with ci/slurm/down.sh $state"

@@ -23,6 +23,7 @@ class MetricSpec:
 
 
 _SEQUENCE_ERROR = "over sequences, of a sequence's mean exp(|l_gen - l_old|)"
+_SEQUENCE_DIFFERENCE = "over sequences, of a sequence's mean |l_old - l_gen|"
 
 METRICS: Mapping[str, MetricSpec] = {
     "loss": MetricSpec("none", "the objective; its denominators are in it already"),
@@ -42,6 +43,8 @@ METRICS: Mapping[str, MetricSpec] = {
     "token_mult_prob_error_max": MetricSpec("none", f"largest {_SEQUENCE_ERROR}"),
     "token_mult_prob_error_p99": MetricSpec("none", f"99th percentile {_SEQUENCE_ERROR}"),
     "logprob_difference": MetricSpec("tokens", "mean |l_old - l_gen|"),
+    "logprob_difference_max": MetricSpec("none", f"largest {_SEQUENCE_DIFFERENCE}"),
+    "logprob_difference_p99": MetricSpec("none", f"99th percentile {_SEQUENCE_DIFFERENCE}"),
     "gen_kl_error": MetricSpec("tokens", "k3 of the engine's against the trainer's log-probs"),
     "sampling_importance_ratio": MetricSpec("tokens", "mean importance weight, whether or not it is applied"),
     "is_oob_ratio": MetricSpec("tokens", "share of tokens outside the correction's bounds"),
@@ -54,6 +57,7 @@ METRICS: Mapping[str, MetricSpec] = {
 # Per-sequence values by name, and the metrics that are made of them once every micro-batch is in.
 SEQUENCE_STATISTICS: Mapping[str, Mapping[str, float]] = {
     "token_mult_prob_error": {"token_mult_prob_error_max": 1.0, "token_mult_prob_error_p99": 0.99},
+    "logprob_difference": {"logprob_difference_max": 1.0, "logprob_difference_p99": 0.99},
 }
 
 

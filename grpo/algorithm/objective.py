@@ -150,13 +150,13 @@ def _metrics(
 ) -> MetricSums:
     mask, generation = layout.mask, values.generation_logprobs
     differences = diagnostics.logprob_differences(old, generation, mask)
-    errors = diagnostics.mult_prob_error(differences)
+    distances, errors = differences.abs(), diagnostics.mult_prob_error(differences)
     rows = {
         **rows,
         "trained_tokens": mask,
         "approx_entropy": diagnostics.approx_entropy(values.logprobs, generation, mask),
         "token_mult_prob_error": errors,
-        "logprob_difference": differences.abs(),
+        "logprob_difference": distances,
         "gen_kl_error": diagnostics.gen_kl_error(differences),
     }
     if values.entropy is not None:
@@ -167,5 +167,8 @@ def _metrics(
         sums,
         maxima={"probs_ratio_max": torch.where(mask, rows["probs_ratio"], -torch.inf).amax()},
         minima={"probs_ratio_min": torch.where(mask, rows["probs_ratio"], torch.inf).amin()},
-        sequence_values={"token_mult_prob_error": diagnostics.sequence_means(errors, layout)},
+        sequence_values={
+            "token_mult_prob_error": diagnostics.sequence_means(errors, layout),
+            "logprob_difference": diagnostics.sequence_means(distances, layout),
+        },
     )

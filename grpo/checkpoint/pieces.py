@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -80,12 +79,18 @@ def _volume(start: Sequence[int], stop: Sequence[int]) -> int:
 
 
 def _overlap(boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> bool:
-    if len(boxes) < 2:
-        return False
+    """Sweep along the dimension that is cut most: thousands of ranks may have a box each."""
     filled = [box for box in boxes if _volume(*box)]
-    starts, stops = (torch.tensor([box[side] for box in filled]) for side in (0, 1))  # [boxes, dimensions]
-    meet = (torch.maximum(starts[:, None], starts[None]) < torch.minimum(stops[:, None], stops[None])).all(-1)
-    return bool(meet.sum() > len(filled))
+    if len(filled) < 2 or not filled[0][0]:
+        return len(filled) > 1
+    axis = max(range(len(filled[0][0])), key=lambda each: len({start[each] for start, _ in filled}))
+    reached: list[tuple[Sequence[int], Sequence[int]]] = []
+    for start, stop in sorted(filled, key=lambda box: box[0][axis]):
+        reached = [other for other in reached if other[1][axis] > start[axis]]
+        if any(common_box(start, stop, *other) is not None for other in reached):
+            return True
+        reached.append((start, stop))
+    return False
 
 
 def flat_boxes(start: int, stop: int, width: int) -> Iterator[tuple[int, int, tuple[int, int], tuple[int, int]]]:

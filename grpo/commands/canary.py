@@ -20,6 +20,9 @@ def canary(
     ranks: Annotated[
         int | None, typer.Option(min=1, help="processes to start where no launcher has; default: one a GPU")
     ] = None,
+    bad: Annotated[
+        Path | None, typer.Option(help="with --partition: file for the names of the nodes at fault, one a line")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
     output: SheetFormatOption = SheetFormat.table,
     matrices: MatricesOption = None,
@@ -46,6 +49,8 @@ def canary(
     else:
         found = json.loads(out.read_text(encoding="utf-8"))
     machine = None if site is None else check_canary(found, site)
+    if bad is not None and machine is not None and machine.exclude:
+        bad.write_text("".join(f"{name}\n" for name in machine.exclude), encoding="utf-8")
     if not quiet:
         show_sheet(canary_sheet(found, site, machine), found, output)
     raise typer.Exit(1 if machine is not None and machine.health == "bad" else 0)

@@ -136,11 +136,14 @@ def run(
     history: HistoryOption = None,
     matrices: MatricesOption = None,
 ) -> None:
-    """Run one case on this machine, without a scheduler, and judge it. Exit codes: `grpo judge`; 0 in quarantine."""
+    """Run one case on this machine, without a scheduler, and judge it; outside its band it runs three times.
+
+    Exit codes: `grpo judge`; 0 in quarantine.
+    """
     import datetime as dt
 
     from grpo.errors import MatrixError
-    from grpo.matrix.here import RUN, run_here
+    from grpo.matrix.here import RUN, run_until_decided
     from grpo.matrix.load import find_matrices, load_matrix
     from grpo.matrix.run import VERDICT
     from grpo.telemetry.journal import replace_json
@@ -152,7 +155,7 @@ def run(
     where = partition or chosen.partitions[0]
     stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%d-%H%M%S")
     folder = folder or Path("runs") / "verdicts" / f"{case}-{where}-{stamp}"
-    verdict = run_here(matrix, chosen, where, folder)
+    verdict = run_until_decided(matrix, chosen, where, folder, say=lambda text: typer.echo(text, err=True))
     if not (folder / RUN / VERDICT).is_file():  # there is no run to keep it with
         replace_json(folder / VERDICT, verdict.to_json())
     remember(matrix, verdict, folder / RUN, history)

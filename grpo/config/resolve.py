@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from grpo.config.layout import sequence_divisor
+from grpo.config.layout import engine_parallel_size, layout, sequence_divisor
 from grpo.config.schema import Config
 
 Derived = tuple[Any, str] | None  # the value and the key that it follows from; None: stays null
@@ -61,9 +61,15 @@ def _divisor(config: Config) -> Derived:
     return sequence_divisor(config, needed=False), "the parallel sizes"
 
 
+def _cpu_engine_ranks(config: Config) -> Derived:
+    if config.cluster.gpus_per_node:
+        return None
+    return engine_parallel_size(config), "policy.generation.vllm_cfg.tensor_parallel_size"
+
+
 def _launcher(config: Config) -> Derived:
-    cluster = config.cluster
-    if max(cluster.num_nodes * cluster.gpus_per_node, cluster.cpu_ranks) > 1:
+    cluster, ranks = config.cluster, layout(config)
+    if max(cluster.num_nodes * cluster.gpus_per_node, ranks.training_gpus, ranks.generation_gpus) > 1:
         return "ray", "the number of processes"
     if not config.policy.generation.colocated.enabled:
         return "ray", "policy.generation.colocated.enabled"
@@ -91,6 +97,7 @@ DERIVATIONS: tuple[tuple[str, Callable[[Config], Derived]], ...] = (
         "policy.generation.vllm_cfg.max_model_len",
         lambda config: (config.policy.max_total_sequence_length, "policy.max_total_sequence_length"),
     ),
+    ("cluster.cpu_engine_ranks", _cpu_engine_ranks),
     ("cluster.launcher", _launcher),
     ("policy.generation.colocated.resources.num_nodes", _generation_nodes),
     ("policy.generation.colocated.resources.gpus_per_node", _generation_gpus),

@@ -3,13 +3,15 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from grpo.errors import MatrixError
 from grpo.matrix.judge import JobOutcome, Verdict
+from grpo.matrix.judge.several import OUTSIDE_RULE
 from grpo.matrix.load import Matrix
 from grpo.matrix.resolve import overrides_of, resolve_case
-from grpo.matrix.run import judge_directory
+from grpo.matrix.run import judge_directories, judge_directory
 from grpo.matrix.schema import Case
 from grpo.matrix.schema.types import seconds_of
 
@@ -46,6 +48,30 @@ def run_here(matrix: Matrix, case: Case, partition: str, folder: Path) -> Verdic
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)  # noqa: S603 - no shell
         outcome = _wait(process, seconds_of(case.time_limit))
     return judge_directory(matrix, case, partition, run, outcome)
+
+
+def run_until_decided(
+    matrix: Matrix, case: Case, partition: str, folder: Path, *, say: Callable[[str], None]
+) -> Verdict:
+    """`run_here`, and twice more where the run is outside its band and the cadence's GPU-hours allow it (rule 4).
+
+    There are no other nodes here, so all runs are on this one. Raises as `run_here` does.
+    """
+    verdict, folders = run_here(matrix, case, partition, folder), [folder]
+    budget = float(getattr(matrix.budgets.gpu_hours, case.cadence))
+    while verdict.rerun is not None and verdict.rerun.rule == OUTSIDE_RULE and case.id not in matrix.quarantine.cases:
+        hours = (len(folders) + 1) * verdict.rerun.gpu_hours / verdict.rerun.runs
+        if hours > budget:
+            say(f"not run again: that makes {hours:.2f} GPU-hours, and {case.cadence} cases have {budget:g}")
+            break
+        again = folder.with_name(f"{folder.name}-again-{len(folders)}")
+        say(f"{verdict.sentence}\n{verdict.rerun.reason}, here on the same node: {again}")
+        own = run_here(matrix, case, partition, again)
+        if own.outcome == "fail" and own.failure != "regression":
+            return own  # wrong in any run is wrong
+        folders.append(again)
+        verdict = judge_directories(matrix, case, partition, [(each / RUN, None) for each in folders])
+    return verdict
 
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> JobOutcome:

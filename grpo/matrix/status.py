@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -17,12 +17,13 @@ from grpo.matrix.judge.steps import select
 from grpo.matrix.judge.verdict import Share
 from grpo.matrix.load import Matrix
 from grpo.matrix.run import RESULT, read_result
+from grpo.matrix.schema import Reference
 from grpo.matrix.slurm.script import RUN
 from grpo.telemetry.reader import Run, read_run
 
 SCRIPT = "job.sh"
 _CASE = re.compile(r"^# Case (\S+) on partition (\S+)\. ", re.MULTILINE)
-_WARMUP = 5  # steps, of a run of no case
+WARMUP_STEPS = 5  # of a run of no case
 
 
 @dataclass(frozen=True)
@@ -143,19 +144,27 @@ def _seconds(run: Run | None, job: JobView | None, now: float) -> float | None:
     return None if ended is None else ended - run.manifest.started
 
 
-def _timing(run: Run, case: str | None, partition: str | None, matrix: Matrix | None) -> StepView | None:
-    known = matrix.cases.get(case) if matrix is not None and case is not None else None
-    chosen = select(run.metrics, [each.step for each in run.manifest.resumes], known.warmup_steps if known else _WARMUP)
+def step_view(
+    metrics: Sequence[Mapping[str, Any]], resume_steps: Sequence[int], warmup_steps: int, reference: Reference | None
+) -> StepView | None:
+    """The median step after the warm-up (of all steps, while there is none after it); None before the first."""
+    chosen = select(metrics, resume_steps, warmup_steps)
     records = chosen.judged or chosen.training
+    names = {name for record in records for name in record if name.startswith("timing/")}
     values = {
-        metric: median(figures)
-        for metric in run.metric_names
-        if metric.startswith("timing/")
-        and (figures := [record[metric] for record in records if record.get(metric) is not None])
+        name: median(figures)
+        for name in names
+        if (figures := [record[name] for record in records if record.get(name) is not None])
     }
     if TOTAL not in values:
         return None
-    reference = matrix.reference(partition, case) if matrix is not None and partition and case else None
     if reference is None or TOTAL not in reference.values:
         return StepView(values[TOTAL], len(records))
     return StepView(values[TOTAL], len(records), reference.values[TOTAL].value, attribute(values, reference))
+
+
+def _timing(run: Run, case: str | None, partition: str | None, matrix: Matrix | None) -> StepView | None:
+    known = matrix.cases.get(case) if matrix is not None and case is not None else None
+    reference = matrix.reference(partition, case) if matrix is not None and partition and case else None
+    resumed = [each.step for each in run.manifest.resumes]
+    return step_view(run.metrics, resumed, known.warmup_steps if known else WARMUP_STEPS, reference)

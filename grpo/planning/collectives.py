@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from grpo.planning.parallel import Parallel, bus_bandwidth
@@ -125,7 +125,7 @@ def update_collectives(setting: Setting) -> list[Collective]:
 
 
 def refit_collectives(setting: Setting) -> list[Collective]:
-    """Every rank gathers the whole model in the compute dtype; a separate engine is sent it besides."""
+    """Every rank gathers the whole model in the compute dtype; separate engines are sent it besides, over NCCL."""
     parallel, partition, phase = setting.parallel, setting.partition, "refit"
     size = setting.compute_bytes * setting.model.parameters
     tensor, data, pipeline = groups(parallel)
@@ -141,7 +141,9 @@ def refit_collectives(setting: Setting) -> list[Collective]:
     if not setting.colocated:
         several = setting.config.cluster.num_nodes > 1
         apart = Group(2, parallel.gpus_per_node if several else 1, parallel.gpus_per_node)
-        found.append(apart.collective(partition, phase, "broadcast to engines", size))
+        sent = apart.collective(partition, phase, "broadcast to engines", size)
+        within = min(sent.bytes / sent.seconds, partition.refit_broadcast.value)
+        found.append(replace(sent, seconds=size / within))
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from grpo.placement.resources import Residence, Resource
 from grpo.planning.activations import (
     Activations,
     head_gradient_bytes,
@@ -22,12 +23,13 @@ from grpo.planning.parameters import (
     sharded_elements,
     stage_elements,
 )
-from grpo.planning.resident import Resident
+from grpo.planning.resident import residences
 from grpo.planning.setting import FLOAT32, Setting
+from grpo.telemetry.timers import Phase
 from grpo.workers.policy.options import needs_reference
 from grpo.workers.policy.token_logprobs import default_chunk_size
 
-BUCKET_BYTES = 1 << 30  # of a refit; two exist at a time
+BUCKETS = 2  # of a refit: one is filled while the other is taken
 MOMENTS = 2 * FLOAT32
 
 
@@ -36,6 +38,7 @@ class PolicyState:
     """Bytes of one rank between micro-batches."""
 
     parameters: float
+    masters: float  # of the parameters: float32 masters beside rounded ones, which go where the optimizer goes
     gradients: float
     optimizer: float
     reference: float  # 0 without a KL term
@@ -70,24 +73,25 @@ def policy_state(setting: Setting, stage: int) -> PolicyState:
         held = stage_elements(model, parallel, stage)
         masters = FLOAT32 if c != FLOAT32 else 0
         optimizer = (masters + MOMENTS) * -(-held // (parallel.data if parallel.distributed_optimizer else 1))
-        return PolicyState(c * held, FLOAT32 * held, optimizer, c * held * kept, 0, 0)
+        return PolicyState(c * held, 0, FLOAT32 * held, optimizer, c * held * kept, 0, 0)
     held = sharded_elements(model, parallel.tensor, parallel.data)
     masters, reference = FLOAT32 * held, c * held * kept
     if parallel.ranks == 1 and not parallel.cpu_offload:
         rounded = c * held if c != FLOAT32 else 0
-        return PolicyState(masters + rounded, masters, MOMENTS * held, reference, 0, 0)
+        apart = masters if rounded else 0
+        return PolicyState(masters + rounded, apart, masters, MOMENTS * held, reference, 0, 0)
     layer, outer = layer_elements(model, parallel.tensor), outer_elements(model, parallel.tensor)
     given_back = parallel.data > 1 or parallel.cpu_offload
     layers = 2 if given_back else model.dimensions.layers  # the next one is gathered while one computes
     gathered = c * (outer + layers * layer)
     gradients = c * outer + (c + FLOAT32) * layer
     if parallel.cpu_offload:
-        return PolicyState(0, 0, 0, 0, gathered, gradients)
-    return PolicyState(masters, masters, MOMENTS * held, reference, gathered, gradients)
+        return PolicyState(0, 0, 0, 0, 0, gathered, gradients)
+    return PolicyState(masters, 0, masters, MOMENTS * held, reference, gathered, gradients)
 
 
 def phase_memory(setting: Setting, engine: EngineMemory) -> list[PhaseMemory]:
-    """Every phase's fullest GPU. In a separate placement nothing is ever offloaded and `resident` is not asked."""
+    """Every phase's fullest GPU: what the placement has there, and what the phase's work takes besides."""
     stages = [_stage_phases(setting, engine, stage) for stage in range(setting.parallel.pipeline)]
     return [max(phases, key=lambda each: each.total) for phases in zip(*stages, strict=True)]
 
@@ -95,35 +99,60 @@ def phase_memory(setting: Setting, engine: EngineMemory) -> list[PhaseMemory]:
 def _stage_phases(setting: Setting, engine: EngineMemory, stage: int) -> list[PhaseMemory]:
     state = policy_state(setting, stage)
     training, scoring = _training_bytes(setting, state, stage), _scoring_bytes(setting, state, stage)
-    sampling = {"engine weights": engine.weights, "engine workspace": engine.workspace, "kv cache": engine.kv_cache}
-    refit = {"parameters": state.parameters, "refit buckets": _export_bytes(setting)}
-    stays = _staying(state, setting.resident if setting.colocated else Resident.ALL)
-    process = setting.partition.process_bytes.value
+    works: dict[Phase, dict[str, float]] = {
+        "refit": {},
+        "generation": {},
+        "logprobs": {name: size for name, size in scoring.items() if name not in ("parameters", "reference")},
+        "policy_training": training,
+    }
+    process, buckets = setting.partition.process_bytes.value, {"refit buckets": _bucket_bytes(setting)}
     if not setting.colocated:
-        own = {"processes": process}
-        return [
-            PhaseMemory("refit", "training", own | stays | refit),
-            PhaseMemory("generation", "generation", own | sampling),
-            PhaseMemory("logprobs", "training", own | stays | scoring),
-            PhaseMemory("policy_training", "training", own | stays | training),
-        ]
+        found = []
+        for phase, work in works.items():
+            generates = phase == "generation"
+            held = _engine_bytes(setting, engine, phase) if generates else _policy_bytes(setting, state, phase)
+            gpus: Literal["training", "generation"] = "generation" if generates else "training"
+            found.append(PhaseMemory(phase, gpus, {"processes": process} | buckets | held | work))
+        return found
     one_process = setting.parallel.ranks == 1 and setting.config.cluster.launcher != "ray"
-    always = {"processes": process * (1 if one_process else 2)} | stays
-    awake = sampling if setting.resident == Resident.ALL else {}
+    always = {"processes": process} if one_process else {"processes": 2 * process} | buckets
     return [
-        PhaseMemory("refit", "all", always | refit | {"engine weights": engine.weights} | awake),
-        PhaseMemory("generation", "all", always | sampling),
-        PhaseMemory("logprobs", "all", always | scoring | awake),
-        PhaseMemory("policy_training", "all", always | training | awake),
+        PhaseMemory(
+            phase,
+            "all",
+            always | _policy_bytes(setting, state, phase) | work | _engine_bytes(setting, engine, phase),
+        )
+        for phase, work in works.items()
     ]
 
 
-def _staying(state: PolicyState, resident: Resident) -> dict[str, float]:
-    if resident == Resident.NONE:
-        return {}
-    if resident == Resident.OPTIMIZER:
-        return {"optimizer": state.optimizer}
-    return {"parameters": state.parameters, "optimizer": state.optimizer, "reference": state.reference}
+def _policy_bytes(setting: Setting, state: PolicyState, phase: Phase) -> dict[str, float]:
+    """What placement has on the GPU of the policy. Between updates Megatron's gradient buffers alone hold memory."""
+    there = _on_gpu(setting, phase)
+    found = {}
+    rounded = (state.parameters - state.masters) * (Resource.POLICY_PARAMETERS in there)
+    masters = state.masters * (Resource.OPTIMIZER_STATE in there)
+    if rounded or masters:
+        found["parameters"] = rounded + masters
+    if Resource.GRADIENTS in there and setting.parallel.backend == "megatron":
+        found["gradients"] = state.gradients
+    if Resource.OPTIMIZER_STATE in there:
+        found["optimizer"] = state.optimizer
+    if Resource.REFERENCE_PARAMETERS in there and state.reference:
+        found["reference"] = state.reference
+    return found
+
+
+def _engine_bytes(setting: Setting, engine: EngineMemory, phase: Phase) -> dict[str, float]:
+    there = _on_gpu(setting, phase)
+    found = {"engine weights": engine.weights} if Resource.ENGINE_WEIGHTS in there else {}
+    if Resource.ENGINE_KV_CACHE in there:
+        found |= {"engine workspace": engine.workspace, "kv cache": engine.kv_cache}
+    return found
+
+
+def _on_gpu(setting: Setting, phase: Phase) -> set[Resource]:
+    return {each for each, place in residences(setting.placement, phase).items() if place == Residence.GPU}
 
 
 def stage_activations(setting: Setting, stage: int) -> Activations:
@@ -177,10 +206,11 @@ def worker_memory(setting: Setting, stage: int = 0) -> dict[str, dict[str, float
     }
 
 
-def _export_bytes(setting: Setting) -> float:
-    """Two buckets, or the largest whole tensor where that is more, of which one is gathered at a time."""
+def _bucket_bytes(setting: Setting) -> float:
+    """Of buckets that stay where they are: each holds the largest tensor too, of which one is gathered at a time."""
     d = setting.model.dimensions
-    return max(2.0 * BUCKET_BYTES, float(setting.compute_bytes * max(d.head_weights, d.hidden * d.intermediate)))
+    largest = setting.compute_bytes * max(d.head_weights, d.hidden * d.intermediate)
+    return float(BUCKETS * max(setting.config.policy.generation.refit.bucket_bytes, largest))
 
 
 def chunk_tokens(setting: Setting) -> int:

@@ -37,6 +37,9 @@ class Partition:
     host_memory_bandwidth: Figure  # of a node
     nvlink: Figure  # bus bandwidth of collectives inside a node
     network: Figure  # between nodes
+    refit_start_s: Figure  # of a transfer of weights to an engine on the same GPUs, whatever its size
+    refit_copy: Figure  # of such a transfer
+    refit_broadcast: Figure  # of weights to engines on other GPUs of a node
     engine_step_s: Figure  # of the generation engine, per token step, whatever the number of sequences
     engine_sequence_s: Figure  # per token step and running sequence
     verification_s: Figure  # CPU time of one verified sample

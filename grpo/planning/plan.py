@@ -33,6 +33,7 @@ from grpo.planning.timing import (
     training_time,
 )
 from grpo.planning.workload import DEFAULT_PROMPT_TOKENS, step_lengths, step_workload
+from grpo.trainer.supported import refusals
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Assumptions:
     prompt_tokens: int = DEFAULT_PROMPT_TOKENS
     completion_tokens: float | None = None  # None: a quarter of the most that may be generated
     length_shape: float = EXPONENTIAL
-    resident: Resident = Resident.NONE
+    resident: Resident = Resident.CONFIGURED
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,11 @@ def make_plan(model: Model, config: Config, partition: Partition, assumptions: A
     """Plan a resolved configuration.
 
     Raises:
-        ConfigError: something that no plan covers, or sizes that do not divide.
+        ConfigError: something that no plan covers or that cannot be trained, or sizes that do not divide.
     """
     policy = config.policy
+    for refusal in refusals(config):
+        raise ConfigError(refusal)
     if policy.generation.backend != "vllm":
         raise ConfigError("policy.generation.backend = hf: plans cover vllm; policy.generation.backend=vllm")
     parallel = training_parallel(config)
@@ -172,7 +175,7 @@ def _times(setting: Setting, sampled: Generation) -> tuple[PhaseTime, ...]:
     link = Group(setting.engine_tensor, 1, setting.parallel.gpus_per_node).link
     return (
         refit_time(setting),
-        generation_time(sampled, link),
+        generation_time(setting, sampled, link),
         logprobs_time(setting),
         training_time(setting),
         other_time(setting),

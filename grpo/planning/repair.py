@@ -10,9 +10,11 @@ from grpo.config.schema import Config
 from grpo.errors import ConfigError
 from grpo.planning.memory import chunk_tokens
 from grpo.planning.plan import Plan
+from grpo.planning.resident import Resident
+from grpo.workers.policy.options import needs_reference
 
 Attempt = Callable[[Sequence[str]], Plan]  # plans the recipe with further overrides; ConfigError: not allowed
-Family = tuple[str, ...]  # values of one key as overrides, the nearest to the present value first
+Family = tuple[tuple[str, ...], ...]  # values of one key (or of several) as overrides, the nearest first
 
 _MAX_NODES = 64
 _SMALLEST_CHUNK = 128
@@ -33,11 +35,11 @@ def changes_that_fit(plan: Plan, attempt: Attempt) -> list[Change]:
     other parallel degrees on the same GPUs, more GPUs.
     """
     families = list(_families(plan))
-    alone = [found for family in families if (found := _first(((one,) for one in family), attempt)) is not None]
+    alone = [found for family in families if (found := _first(iter(family), attempt)) is not None]
     if alone:
         return alone
     pairs = (
-        (one, other)
+        (*one, *other)
         for at, family in enumerate(families)
         for before in families[:at]
         for one, other in product(before, family)
@@ -63,10 +65,12 @@ def _families(plan: Plan) -> Iterator[Family]:
     parallel = plan.setting.parallel
     megatron = parallel.backend == "megatron"
     section = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
+    if plan.setting.colocated and plan.setting.resident == Resident.CONFIGURED:
+        yield _placement(config)
     if not parallel.recompute:
-        yield (f"{section}.activation_checkpointing=true",)
+        yield _set(f"{section}.activation_checkpointing", ["true"])
     if parallel.tensor > 1 and not parallel.sequence_parallel:
-        yield (f"{section}.sequence_parallel=true",)
+        yield _set(f"{section}.sequence_parallel", ["true"])
     yield from _micro_batches(config)
     chunk = chunk_tokens(plan.setting)
     yield _set("policy.logprob_chunk_size", _halved(chunk, _SMALLEST_CHUNK))
@@ -103,8 +107,21 @@ def _micro_batches(config: Config) -> Iterator[Family]:
     yield _set("policy.logprob_batch_size", _halved(policy.logprob_batch_size, 1))
 
 
+def _placement(config: Config) -> Family:
+    """One more key of placement with each, the cheapest first."""
+    settings = config.policy.generation.colocated
+    asked = [
+        ("policy.generation.colocated.sleep_level=2", settings.sleep_level == 2),
+        ("policy.offload_reference=true", config.policy.offload_reference or not needs_reference(config)),
+        ("policy.generation.colocated.offload_optimizer=true", settings.offload_optimizer),
+        ("policy.generation.colocated.offload_parameters=true", settings.offload_parameters),
+    ]
+    missing = [override for override, is_set in asked if not is_set]
+    return tuple(tuple(missing[: count + 1]) for count in range(len(missing)))
+
+
 def _set(key: str, values: Sequence[int | str]) -> Family:
-    return tuple(f"{key}={value}" for value in values)
+    return tuple((f"{key}={value}",) for value in values)
 
 
 def _halved(value: int, least: int) -> list[int]:

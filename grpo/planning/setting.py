@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpo.config.schema import Config
+from grpo.placement.table import Plan as PlacementPlan
 from grpo.planning.parallel import Parallel
 from grpo.planning.parameters import Model
 from grpo.planning.partition import Partition
-from grpo.planning.resident import Resident
+from grpo.planning.resident import Resident, placement_of
 from grpo.planning.workload import Workload
 
 FLOAT32 = 4
@@ -37,9 +38,9 @@ class Setting:
         return self.config.policy.generation.colocated.enabled
 
     @property
-    def offloads(self) -> bool:
-        """Whether the policy leaves the GPU while the engine generates."""
-        return self.colocated and self.resident != Resident.ALL
+    def placement(self) -> PlacementPlan:
+        """Where policy and engine are in each phase."""
+        return placement_of(self.config, self.resident)
 
     @property
     def engine_tensor(self) -> int:

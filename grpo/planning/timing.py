@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from grpo.models.flops import Flops
+from grpo.placement.resources import Residence, Resource
 from grpo.planning.collectives import (
     BACKWARD,
     FSDP_GATHER,
@@ -24,10 +25,11 @@ from grpo.planning.collectives import (
 from grpo.planning.engine import Generation
 from grpo.planning.memory import chunk_tokens, policy_state
 from grpo.planning.parameters import sharded_elements, tensor_elements
-from grpo.planning.resident import Resident
+from grpo.planning.resident import moves_of_a_step
 from grpo.planning.setting import FLOAT32, Setting
 from grpo.planning.traffic import OPTIMIZER_BYTES, layer_traffic, logits_traffic
 from grpo.planning.workload import RankWork
+from grpo.telemetry.timers import Phase
 
 Bound = Literal["compute", "memory bandwidth", "nvlink", "network", "host copies", "engine overhead", "bubble", "cpu"]
 
@@ -141,7 +143,7 @@ def _bubble(setting: Setting, parts: Sequence[Part], micro_batches: int, rounds:
 
 
 def training_time(setting: Setting) -> PhaseTime:
-    """All updates of a step, and bringing the optimizer back."""
+    """All updates of a step, and bringing back what is away."""
     parallel, workload, work = setting.parallel, setting.workload, setting.workload.training
     ahead, back = forward_collectives(setting, work, "policy_training"), backward_collectives(setting)
     shard = _local_elements(setting)
@@ -152,9 +154,7 @@ def training_time(setting: Setting) -> PhaseTime:
         parts.append(_bubble(setting, parts, work.micro_batches, workload.updates))
     parts += _update_parts(setting, parts)
     parts.append(_optimizer(setting, shard))
-    if setting.offloads and setting.resident == Resident.NONE:
-        parts.append(_copy(setting, "optimizer onload", policy_state(setting, setting.last_stage).optimizer))
-    return PhaseTime("policy_training", tuple(parts))
+    return PhaseTime("policy_training", (*parts, *_moves(setting, "policy_training")))
 
 
 def _update_parts(setting: Setting, passes: Sequence[Part]) -> list[Part]:
@@ -197,17 +197,44 @@ def _shard_copies_s(setting: Setting, work: RankWork) -> float:
     return FLOAT32 * _local_elements(setting) * work.micro_batches / setting.partition.host_copy.value
 
 
-def _copy(setting: Setting, name: str, size: float) -> Part:
-    return Part(name, size / setting.partition.host_copy.value, "host copies")
+_MOVED = {
+    Resource.POLICY_PARAMETERS: "parameter",
+    Resource.OPTIMIZER_STATE: "optimizer",
+    Resource.REFERENCE_PARAMETERS: "reference",
+    Resource.ENGINE_WEIGHTS: "engine weights",
+}
+
+
+def _moves(setting: Setting, phase: Phase) -> list[Part]:
+    """Copies between GPU and host that placement makes for this phase, as often as once a step.
+
+    What has no content (gradients, the KV cache) or is an unchanged copy (the reference) is freed without one.
+    """
+    state, weights = policy_state(setting, setting.last_stage), _engine_weights(setting)
+    work = setting.workload
+    parts = []
+    for each in moves_of_a_step(setting.placement, scores=bool(work.scoring_passes + work.reference_passes)):
+        sizes = {
+            Resource.POLICY_PARAMETERS: state.parameters - state.masters,
+            Resource.OPTIMIZER_STATE: state.optimizer + state.masters,
+            Resource.REFERENCE_PARAMETERS: 0.0 if each.leaves else state.reference,
+            Resource.ENGINE_WEIGHTS: weights if Residence.ABSENT not in (each.source, each.target) else 0.0,
+        }
+        if each.counts_in == phase and (size := sizes.get(each.resource, 0.0)):
+            name = f"{_MOVED[each.resource]} {each.part}"
+            parts.append(Part(name, size / setting.partition.host_copy.value, "host copies"))
+    return parts
+
+
+def _engine_weights(setting: Setting) -> float:
+    """Bytes of one GPU's part of an engine."""
+    return float(setting.compute_bytes * tensor_elements(setting.model, setting.engine_tensor))
 
 
 def logprobs_time(setting: Setting) -> PhaseTime:
-    """Forward passes by policy and reference; the first brings the parameters back, the reference comes and goes."""
+    """Forward passes by policy and reference, and bringing both back."""
     workload = setting.workload
-    state, work = policy_state(setting, setting.last_stage), workload.scoring
-    parts = []
-    if setting.offloads:
-        parts.append(_copy(setting, "parameter onload", state.parameters))
+    work, parts = workload.scoring, _moves(setting, "logprobs")
     passes = [("policy", workload.scoring_passes), ("reference", workload.reference_passes)]
     collectives, copied = forward_collectives(setting, work, "logprobs"), _shard_copies_s(setting, work)
     for name, count in passes:
@@ -217,26 +244,23 @@ def logprobs_time(setting: Setting) -> PhaseTime:
         if setting.parallel.pipeline > 1:
             one.append(_bubble(setting, one, work.micro_batches, 1))
         parts += one
-    if setting.offloads and workload.reference_passes:
-        parts.append(_copy(setting, "reference onload", state.reference))
     return PhaseTime("logprobs", tuple(parts or [Part("no pass", 0.0, "compute")]))
 
 
 def refit_time(setting: Setting) -> PhaseTime:
     """From the end of training to a ready engine."""
-    state, parts = policy_state(setting, setting.last_stage), []
-    if setting.offloads and setting.resident == Resident.NONE:
-        parts.append(_copy(setting, "optimizer offload", state.optimizer))
-    parts += [Part(each.kind, each.seconds, each.link) for each in refit_collectives(setting)]
-    loaded = 2 * setting.compute_bytes * tensor_elements(setting.model, setting.engine_tensor)
-    parts.append(Part("load into the engine", loaded / _memory(setting), "memory bandwidth"))
-    if setting.offloads:
-        parts.append(_copy(setting, "parameter offload", state.parameters))
-    return PhaseTime("refit", tuple(parts))
+    partition, weights = setting.partition, _engine_weights(setting)
+    parts = [Part(each.kind, each.seconds, each.link) for each in refit_collectives(setting)]
+    if setting.colocated:
+        seconds = partition.refit_start_s.value + weights / partition.refit_copy.value
+        parts.append(Part("transfer into the engine", seconds, "memory bandwidth"))
+    else:
+        parts.append(Part("load into the engine", 2 * weights / _memory(setting), "memory bandwidth"))
+    return PhaseTime("refit", (*parts, *_moves(setting, "refit")))
 
 
-def generation_time(found: Generation, engine_link: Literal["nvlink", "network"]) -> PhaseTime:
-    """The slowest engine."""
+def generation_time(setting: Setting, found: Generation, engine_link: Literal["nvlink", "network"]) -> PhaseTime:
+    """The slowest engine, and its falling asleep."""
     return PhaseTime(
         "generation",
         (
@@ -245,6 +269,7 @@ def generation_time(found: Generation, engine_link: Literal["nvlink", "network"]
             Part("scheduling and log-probs", found.overhead_s, "engine overhead"),
             Part("tensor parallel sums", found.collective_s, engine_link),
             Part("prefill", found.prefill_s, "compute"),
+            *_moves(setting, "generation"),
         ),
     )
 

@@ -5,7 +5,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -28,6 +28,16 @@ _SHOWN_SHARE = 0.01
 _COLORS = {"generation": "blue", "policy_training": "yellow", "logprobs": "cyan", "validation": "green"}
 
 
+class StepPace(Protocol):
+    """Holds the steps of a run against figures of its own."""
+
+    def add(self, step: int, values: Mapping[str, float | None]) -> None:
+        """Take the metrics of a finished step."""
+
+    def words(self) -> str:
+        """The steps so far in one line; "" before the first."""
+
+
 class RunConsole:
     """A header, a live bar, a final summary; plain lines where the output is no terminal; nothing with `quiet`.
 
@@ -41,6 +51,7 @@ class RunConsole:
         max_steps: int,
         first_step: int = 1,
         chance: float | None = None,
+        pace: StepPace | None = None,
         quiet: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -50,6 +61,7 @@ class RunConsole:
         self._max_steps = max_steps
         self._step = first_step - 1
         self._chance = chance
+        self._pace = pace
         self._clock = clock
         self._started = clock()
         self._plain_seconds = plain_seconds
@@ -90,6 +102,8 @@ class RunConsole:
         self._step = step
         self._values = values
         self._recent.append(values)
+        if self._pace is not None:
+            self._pace.add(step, values)
         accuracy = values.get("validation/accuracy")
         self._accuracy = self._accuracy if accuracy is None else accuracy
         if self._live is not None or self._quiet:
@@ -98,7 +112,8 @@ class RunConsole:
         due = self._last_plain is None or now - self._last_plain >= self._plain_seconds
         if due or step >= self._max_steps:
             self._last_plain = now
-            self._line("  ".join([f"step {step}/{self._max_steps}", *self._figures(), ", ".join(self._shares())]))
+            parts = [f"step {step}/{self._max_steps}", *self._figures(), ", ".join(self._shares())]
+            self._line("  ".join([*parts, *self._against_reference()]))
 
     def message(self, text: str) -> None:
         """A line of its own above the bar: a checkpoint, a warning, a sample."""
@@ -138,15 +153,19 @@ class RunConsole:
             parts.append(f"accuracy {self._accuracy:.3f}{chance}")
         if (rate := values.get("performance/tokens_per_second_per_gpu")) is not None:
             parts.append(f"{fmt.number(round(rate))} tokens/s/GPU")
-        if (pace := self._pace()) is not None:
+        if (pace := self._seconds_a_step()) is not None:
             parts.append(f"{fmt.seconds(pace)}/step")
             parts.append(f"{fmt.duration(pace * max(self._max_steps - self._step, 0))} left")
         return parts
 
-    def _pace(self) -> float | None:
+    def _seconds_a_step(self) -> float | None:
         """Mean seconds of the recent steps: validation and checkpoints are part of the time that is left."""
         totals = [total for values in self._recent if (total := values.get("timing/total")) is not None]
         return statistics.fmean(totals) if totals else None
+
+    def _against_reference(self) -> list[str]:
+        words = "" if self._pace is None else self._pace.words()
+        return [f"median step {words}"] if words else []
 
     def _shares(self) -> list[str]:
         return [f"{name.replace('_', ' ')} {100 * share:.0f} %" for name, share in self._recent_shares()]
@@ -176,7 +195,8 @@ class RunConsole:
         for position, (name, share) in enumerate(self._recent_shares()):
             shares.append(" · " if position else "")
             shares.append(f"{name.replace('_', ' ')} {100 * share:.0f} %", style=_COLORS.get(name, ""))
-        return Group(bar, figures, shares)
+        against = [Text(words, no_wrap=True, overflow="ellipsis") for words in self._against_reference()]
+        return Group(bar, figures, shares, *against)
 
 
 def printable(text: str) -> str:

@@ -19,7 +19,7 @@ from grpo.data.loader import PromptLoader
 from grpo.models.dimensions import Dimensions
 from grpo.placement.placement import Placement, sleep_until_needed
 from grpo.placement.plan import plan_of
-from grpo.refit.local import LocalRefit
+from grpo.refit.factory import refits
 from grpo.rewards.scoring import Rewards
 from grpo.rollout.on_demand import OnDemandSource
 from grpo.rollout.replay.source import ReplaySource
@@ -33,11 +33,13 @@ from grpo.trainer.loop import Parts, StepObserver
 from grpo.trainer.prepare import Prepared, train_sampling, validation_sampling
 from grpo.trainer.supported import device_of
 from grpo.trainer.throughput import Throughput
+from grpo.workers.generation.engine_group import EngineGroup
 from grpo.workers.generation.factory import make_generator, make_streaming_generator
-from grpo.workers.groups.reservation import Reservation, reserved_for
+from grpo.workers.generation.stream_group import StreamGroup
+from grpo.workers.groups.reservation import Room, reserved_for
 from grpo.workers.policy.factory import started_policy
 from grpo.workers.policy.group import PolicyGroup
-from grpo.workers.protocol import Generator, Policy, StreamingGenerator
+from grpo.workers.protocol import Generator, LocalGenerator, Policy, StreamingGenerator
 
 _VOLATILE = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache")
 
@@ -59,12 +61,12 @@ def assembled(
         torch.set_num_threads(config.cluster.cpu_threads)
     _seed_everything(config.grpo.seed)
     with ExitStack() as stack:
-        reservation = stack.enter_context(reserved_for(config))
-        generator, asynchronous = _generator(prepared, reservation)
+        rooms = stack.enter_context(reserved_for(config))
+        generator, asynchronous = _generator(prepared, None if rooms is None else rooms.engines)
         stack.callback(generator.shutdown)
         plan = plan_of(config)
         sleep_until_needed(plan, generator)
-        policy = stack.enter_context(started_policy(config, reservation))
+        policy = stack.enter_context(started_policy(config, None if rooms is None else rooms.policy))
         scorer = SharedScorer(
             Scorer(rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping)
         )
@@ -83,10 +85,11 @@ def assembled(
                 deadline_s=config.cluster.worker_timeout_s,
             )  # fmt: skip
         stack.callback(source.close)
+        refit = stack.enter_context(refits(config, policy, generator))
         yield Parts(
             policy=policy,
             source=source,
-            refit=LocalRefit(policy, generator),
+            refit=refit,
             placement=Placement(plan, policy, generator),
             evaluator=_evaluator(prepared, generator, scorer),
             ranks=ranks,
@@ -100,13 +103,13 @@ def assembled(
             ),
             run=run,
             timer=PhaseTimer(
-                synchronise=torch.cuda.synchronize if device_of(config) == "cuda" and reservation is None else None
+                synchronise=torch.cuda.synchronize if device_of(config) == "cuda" and rooms is None else None
             ),
             throughput=Throughput.of(config, Dimensions.of(prepared.model_config), _devices(config, policy, run)),
             observers=observers,
             say=say,
             before_save=before_save,
-            measures=(policy.step_metrics,),
+            measures=(policy.step_metrics, refit.step_metrics),
             rank_seconds=policy.rank_seconds if isinstance(policy, PolicyGroup) else None,
         )
 
@@ -123,11 +126,13 @@ def _devices(config: Config, policy: Policy | PolicyGroup, run: RunDirectory) ->
     return names if device_of(config) == "cuda" else ["cpu"] * len(names)
 
 
-def _generator(prepared: Prepared, reservation: Reservation | None) -> tuple[Generator, StreamingGenerator | None]:
+def _generator(
+    prepared: Prepared, room: Room | None
+) -> tuple[LocalGenerator | EngineGroup | StreamGroup, StreamingGenerator | None]:
     """The engine, and the same as one that samples while training runs if it does."""
     if not prepared.config.grpo.async_grpo.enabled:
-        return make_generator(prepared.config, prepared.model_path, reservation), None
-    streaming = make_streaming_generator(prepared.config, prepared.model_path, reservation)
+        return make_generator(prepared.config, prepared.model_path, room), None
+    streaming = make_streaming_generator(prepared.config, prepared.model_path, room)
     return streaming, streaming
 
 

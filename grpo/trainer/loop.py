@@ -19,7 +19,7 @@ from grpo.checkpoint.stored import StoredTensors
 from grpo.config.schema import Config
 from grpo.errors import GrpoError
 from grpo.placement.placement import Placement
-from grpo.refit.local import LocalRefit
+from grpo.refit.factory import Refit
 from grpo.rollout.source import Rollout, RolloutSource
 from grpo.telemetry.memory import memory_metrics
 from grpo.telemetry.run_directory import RunDirectory
@@ -52,7 +52,7 @@ class Parts:
 
     policy: Policy
     source: RolloutSource
-    refit: LocalRefit
+    refit: Refit
     placement: Placement
     evaluator: Evaluator | None
     ranks: RankStates

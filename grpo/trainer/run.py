@@ -16,7 +16,7 @@ from grpo.checkpoint.signals import StopRequest
 from grpo.config import Config, ResolvedConfig
 from grpo.errors import CheckpointError, ConfigError
 from grpo.rewards.scoring import Rewards
-from grpo.telemetry.console import RunConsole
+from grpo.telemetry.console import RunConsole, StepPace
 from grpo.telemetry.journal import read_journal
 from grpo.telemetry.loggers import MetricLogger, build_loggers, close_all
 from grpo.telemetry.reader import read_manifest
@@ -50,11 +50,14 @@ class FinishedRun:
 
 
 def train(
-    resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequence[str], stop: StopRequest
-) -> FinishedRun:
+    resolved: ResolvedConfig, *, fresh: bool, quiet: bool, command: Sequence[str], stop: StopRequest,
+    pace: StepPace | None = None,
+) -> FinishedRun:  # fmt: skip
     """Train as configured; a run directory with a checkpoint is resumed unless `fresh` sets it aside.
 
     `stop` is entered by the caller, who has signals raise until the loop can save: from there on they are deferred.
+
+    `pace` holds the steps against a reference, which the console shows.
 
     Raises:
         Interrupted: a signal came before the first step.
@@ -87,7 +90,13 @@ def train(
             checkpoints.prepare()
         lock.take()
         console = stack.enter_context(
-            RunConsole(max_steps=config.grpo.max_num_steps, first_step=start + 1, chance=prepared.chance, quiet=quiet)
+            RunConsole(
+                max_steps=config.grpo.max_num_steps,
+                first_step=start + 1,
+                chance=prepared.chance,
+                pace=pace,
+                quiet=quiet,
+            )
         )
         loggers = stack.enter_context(_loggers(config, directory, start, console.message))
         say, observers = console.message, (console.step, *(logger.log for logger in loggers))

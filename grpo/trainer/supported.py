@@ -23,29 +23,17 @@ def device_of(config: Config) -> str:
 
 def check_runnable(config: Config) -> None:
     """Raise ConfigError naming the keys if this machine or this version cannot run the configuration."""
-    refusals = list(_refusals(config))
-    if refusals:
-        raise ConfigError(
-            "this version cannot train what is asked for (grpo config and grpo plan take it):\n" + "\n".join(refusals)
-        )
+    found = list(refusals(config))
+    if found:
+        raise ConfigError("this version cannot train what is asked for (grpo config takes it):\n" + "\n".join(found))
     _check_gpus(config)
 
 
-def _refusals(config: Config) -> Iterator[str]:
-    policy, generation = config.policy, config.policy.generation
-    context_parallel = context_parallel_refusal(policy)
+def refusals(config: Config) -> Iterator[str]:
+    """What no machine makes trainable, each naming its keys."""
+    context_parallel = context_parallel_refusal(config.policy)
     if context_parallel is not None:
         yield context_parallel
-    if not generation.colocated.enabled and config.cluster.gpus_per_node:
-        yield (
-            "policy.generation.colocated.enabled=False: on GPUs the engine shares those that train; set true, and its "
-            "resources null"
-        )
-    if generation.backend == "vllm" and generation.vllm_cfg.tensor_parallel_size > 1:
-        yield (
-            f"policy.generation.vllm_cfg.tensor_parallel_size={generation.vllm_cfg.tensor_parallel_size}: the engine "
-            "runs on one device; set 1"
-        )
 
 
 def _check_gpus(config: Config) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from grpo.batching.batch import Batch
 from grpo.checkpoint.pieces import Piece
 from grpo.placement.resources import EngineTag, Residence, Resource
+from grpo.refit.manifest import Weight
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,6 @@ class Policy(Protocol):
         """What the policy measured itself since it was asked last, by the metrics' names."""
         ...
 
-    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights under Hugging Face names, one at a time, tied ones once."""
-        ...
-
     def residences(self) -> Mapping[Resource, Residence]:
         """Where each resource is. This, `move` and `release` are for placement alone: see `MovablePolicy`."""
         ...
@@ -121,6 +118,14 @@ class Policy(Protocol):
 
 class StatefulPolicy(Policy, Protocol):
     """One rank of a policy, in the process where it lives."""
+
+    def describe_weights(self) -> list[Weight]:
+        """What `export_weights` gives, in its order, without making it."""
+        ...
+
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights under Hugging Face names, one at a time, tied ones once."""
+        ...
 
     def state(self) -> tuple[list[Piece], dict[str, Any]]:
         """All that a resume needs: this rank's pieces of tensors (weights, optimizer), and JSON values of the whole.
@@ -148,10 +153,6 @@ class Generator(Protocol):
         """Sample `num_completions` for each prompt, from one seed a prompt. Same seed and weights: same tokens."""
         ...
 
-    def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
-        """Replace all weights and drop cached prefixes. Raises if a name is missing, unknown or of another shape."""
-        ...
-
     def residences(self) -> Mapping[Resource, Residence]:
         """Where weights and KV cache are. This, `sleep` and `wake` are for placement alone: see `MovableEngine`."""
         ...
@@ -169,8 +170,16 @@ class Generator(Protocol):
         ...
 
 
+class LocalGenerator(Generator, Protocol):
+    """An engine, or a part of one, in the process where it lives."""
+
+    def update_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
+        """Replace all weights and drop cached prefixes. Raises if a name is missing, unknown or of another shape."""
+        ...
+
+
 class StreamingGenerator(Generator, Protocol):
-    """An engine that samples while its caller goes on; `generate` and `update_weights` may come in between."""
+    """An engine that samples while its caller goes on; `generate` and a refit may come in between."""
 
     def submit(self, requests: Sequence[GroupRequest], num_completions: int, sampling: SamplingParams) -> None:
         """Take requests and return at once."""

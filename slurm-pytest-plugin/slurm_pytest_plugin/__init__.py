@@ -4,7 +4,7 @@ A project gives its cases through the hook `pytest_slurm_cases`; a test that ask
 for each of them.
 """
 
-from slurm_pytest_plugin.case import Case, CaseError, Place
+from slurm_pytest_plugin.case import Case, CaseError, More, Place
 from slurm_pytest_plugin.failure import FAILURES, FailureClass, classify
 from slurm_pytest_plugin.outcome import Outcome
 from slurm_pytest_plugin.result import Result, ResultError, read_result
@@ -19,6 +19,7 @@ __all__ = [
     "CaseError",
     "FailureClass",
     "Limits",
+    "More",
     "Outcome",
     "Place",
     "Result",

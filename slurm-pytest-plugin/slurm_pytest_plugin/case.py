@@ -4,7 +4,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from slurm_pytest_plugin.outcome import Outcome
 
 Executor = Literal["slurm", "local"]
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -26,6 +29,16 @@ class Place:
 
 
 @dataclass(frozen=True)
+class More:
+    """A run that a case wants besides those that it had: a job of its own, in a folder of its own."""
+
+    why: str  # a few words, for people
+    exclude: tuple[str, ...] = ()  # nodes at fault
+    elsewhere: bool = True  # on other nodes than the runs before, where there are others
+    infra: bool = False  # the machine spoilt the last run: counted among the retries, not among the runs
+
+
+@dataclass(frozen=True)
 class Case:
     """One case. Everything but `id` and `script` has a default.
 
@@ -42,6 +55,9 @@ class Case:
         requeue_exit_code: the script's exit code that means "saved, start me again", in the same folder.
         max_restarts: how often it may be started again so, or by Slurm after a pre-emption or the loss of a node.
         infra_retries: how often a job that the infrastructure failed is tried again on other nodes, in a new folder.
+        more: asked whenever a run has ended, with the outcomes of all runs so far, whether one more is to decide; None:
+            one run is the last word.
+        max_runs: how many runs `more` may ask for in all, besides retries.
         notice_seconds: the script gets SIGUSR1 so long before the time limit; 0: never.
         clean_environment: the job gets none of the submitting shell's variables.
         writes_result: the script writes `result.json` itself (see README); otherwise that is done for it.
@@ -62,6 +78,8 @@ class Case:
     requeue_exit_code: int | None = None
     max_restarts: int = 0
     infra_retries: int = 2
+    more: "Callable[[Sequence[Outcome]], More | None] | None" = None
+    max_runs: int = 1
     notice_seconds: int = 120
     clean_environment: bool = False
     writes_result: bool = False
@@ -75,7 +93,8 @@ class Case:
         for name, text in (("time_limit", self.time_limit), ("expected", self.expected)):
             if text is not None and not _TIME.fullmatch(text):
                 raise CaseError(f"case {self.id}: {name} = {text!r} is not hours:minutes:seconds")
-        for name, least in (("nodes", 1), ("gpus_per_node", 0), ("max_restarts", 0), ("infra_retries", 0)):
+        for name, least in (("nodes", 1), ("gpus_per_node", 0), ("max_restarts", 0), ("infra_retries", 0),
+                            ("max_runs", 1)):  # fmt: skip
             if getattr(self, name) < least:
                 raise CaseError(f"case {self.id}: {name} = {getattr(self, name)}: at least {least}")
         for option in (*self.options, *(self.gpu_options or ())):

@@ -89,12 +89,15 @@ class Retry:
 
 
 def after(
-    case: Case, failure: FailureClass | None, result: Result | None, *, attempt: int, restarts: int
+    case: Case, failure: FailureClass | None, result: Result | None, *, retries: int, restarts: int
 ) -> Finish | Restart | Retry:
-    """What follows from the end of a job. Of failures only those of the infrastructure are tried again."""
+    """What follows from the end of a job. Of failures only those of the infrastructure are tried again.
+
+    `retries` and `restarts`: those that there were already.
+    """
     asked = result is not None and case.requeue_exit_code is not None and result.exit_code == case.requeue_exit_code
     if asked and restarts < case.max_restarts:
         return Restart()
-    if failure == "infra" and attempt <= case.infra_retries:
+    if failure == "infra" and retries < case.infra_retries:
         return Retry()
     return Finish()

@@ -15,11 +15,16 @@ class Hours:
 
 
 def hours_of(case: Case) -> Hours:
-    """Worst: every attempt that is allowed, each with every restart, each to its time limit."""
+    """Worst: every run and every retry that is allowed, each with every restart, each to its time limit."""
     units = (case.gpus or case.nodes) / 3600
     expected = case.limit_seconds if case.expected is None else seconds_of(case.expected)
-    runs = (1 + case.infra_retries) * (1 + case.max_restarts)
+    runs = (case.max_runs + case.infra_retries) * (1 + case.max_restarts)
     return Hours(units * expected, units * case.limit_seconds * runs)
+
+
+def next_hours(case: Case, seconds: float) -> float:
+    """GPU-hours that one more run takes: as the last one did (`seconds`), or as is expected if that is more."""
+    return max(case.gpus * seconds / 3600, hours_of(case).expected if case.gpus else 0.0)
 
 
 def total(cases: Iterable[Case]) -> tuple[Hours, Hours]:

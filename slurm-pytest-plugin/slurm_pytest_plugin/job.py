@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurm_pytest_plugin.attempts import Ended
 from slurm_pytest_plugin.case import Case
 from slurm_pytest_plugin.decide import Spent
 from slurm_pytest_plugin.outcome import Outcome
@@ -17,11 +18,16 @@ class Job:
     root: Path  # the case's folder, which has one for each attempt
     attempt: int = 1
     restarts: int = 0
-    exclude: tuple[str, ...] = ()
+    retries: int = 0  # attempts that the infrastructure spoilt
+    why: str = ""  # there is this attempt; "" of the first
+    exclude: tuple[str, ...] = ()  # nodes at fault
+    avoid: tuple[str, ...] = ()  # nodes of earlier runs
     job_id: str | None = None
     jobs: list[str] = field(default_factory=list)
     seen: Seen | None = None
     note: str = ""
+    remarks: list[str] = field(default_factory=list)  # what the outcome has to say besides
+    ended: list[Ended] = field(default_factory=list)  # earlier attempts
     outcome: Outcome | None = None
     queued_before: float = 0.0
     ran_before: float = 0.0
@@ -34,6 +40,16 @@ class Job:
     @property
     def folder(self) -> Path:
         return self.root / f"attempt-{self.attempt}"
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """Nodes that the next job stays away from."""
+        return tuple(dict.fromkeys((*self.exclude, *self.avoid)))
+
+    @property
+    def runs(self) -> list[Outcome]:
+        """Earlier attempts that `Case.more` was asked about."""
+        return [each.outcome for each in self.ended if each.counts]
 
     @property
     def queued(self) -> float:

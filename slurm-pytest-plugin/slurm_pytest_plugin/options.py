@@ -42,6 +42,10 @@ def add_options(parser: pytest.Parser) -> None:
         "--max-jobs", type=_positive, metavar="N", dest="slurm_max_jobs", help="jobs in the queue at a time"
     )
     group.addoption(
+        "--max-gpu-hours", type=float, metavar="H", dest="slurm_max_gpu_hours",
+        help="of all jobs of the run; no retry and no further run is begun that would exceed it (default: no limit)",
+    )  # fmt: skip
+    group.addoption(
         "--max-queue", type=float, default=Limits.queue, metavar="SECONDS", dest="slurm_max_queue",
         help="that a job may wait for its start; then it is cancelled, and fails with class queue (default: a day)",
     )  # fmt: skip
@@ -86,7 +90,10 @@ def settings_of(config: pytest.Config) -> Settings:
         run_folder=Path(folder).resolve() / run_id,
         limits=Limits(queue=config.getoption("slurm_max_queue"), poll=config.getoption("slurm_poll")),
         site=Site(
-            config.getoption("slurm_account"), config.getoption("slurm_partition"), config.getoption("slurm_max_jobs")
+            config.getoption("slurm_account"),
+            config.getoption("slurm_partition"),
+            config.getoption("slurm_max_jobs"),
+            config.getoption("slurm_max_gpu_hours"),
         ),
     )
 

@@ -14,7 +14,7 @@ _TAIL_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a case, after all its attempts.
+    """The end of a case, after all its attempts; what it says of a single job, it says of the last one.
 
     Attributes:
         state: the scheduler's last word on the last job, by Slurm's names; None where there was no job, or where the
@@ -26,7 +26,10 @@ class Outcome:
         jobs: ids of all its jobs, in order.
         nodes: of the last job, as Slurm writes lists.
         excluded: nodes that were at fault.
-        queued, ran: seconds, over all jobs.
+        restarts: of the last attempt.
+        queued, ran: seconds, over all jobs until then.
+        why: there was the last attempt; "" of the first.
+        earlier: the outcomes of the runs before it, where `Case.more` asked for further ones.
     """
 
     case: str
@@ -44,6 +47,8 @@ class Outcome:
     queued: float = 0.0
     ran: float = 0.0
     gpus: int = 0
+    why: str = ""
+    earlier: "tuple[Outcome, ...]" = ()
 
     @property
     def passed(self) -> bool:
@@ -65,7 +70,8 @@ class Outcome:
         if self.message:
             facts.append(" ".join(self.message.split()))
         if self.attempts > 1:
-            facts.append(f"{self.attempts} attempts, excluded {', '.join(self.excluded) or 'nothing'}")
+            why = f" ({self.why})" if self.why else ""
+            facts.append(f"{self.attempts} attempts{why}, excluded {', '.join(self.excluded) or 'nothing'}")
         hours = f"{self.gpu_hours:.2f} GPU-hours" if self.gpus else f"{self.ran:.0f} s"
         return f"{self.case}: {what}: {'; '.join(facts)}; {hours} used, {self.queued:.0f} s waited"
 
@@ -77,6 +83,8 @@ class Outcome:
             "slurm_nodes": self.nodes,
             "slurm_excluded": " ".join(self.excluded),
             "slurm_attempts": str(self.attempts),
+            "slurm_runs": str(len(self.earlier) + 1),
+            "slurm_last_attempt_for": self.why,
             "slurm_restarts": str(self.restarts),
             "slurm_executor": self.executor or "",
             "failure_class": self.failure or "",

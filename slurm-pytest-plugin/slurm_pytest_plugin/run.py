@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_pytest_plugin.case import Case, Place
-from slurm_pytest_plugin.decide import Ended, Finish, GiveUp, Limits, Restart, after, watch
+from slurm_pytest_plugin.attempts import Ended as EndedAttempt
+from slurm_pytest_plugin.attempts import read_attempts, write_attempts
+from slurm_pytest_plugin.case import Case, More, Place
+from slurm_pytest_plugin.decide import Ended, GiveUp, Limits, Restart, Retry, after, watch
 from slurm_pytest_plugin.failure import classify
 from slurm_pytest_plugin.failure_names import FailureClass
+from slurm_pytest_plugin.hours import next_hours
 from slurm_pytest_plugin.job import Job
 from slurm_pytest_plugin.ledger import Entry, Ledger, LedgerError
 from slurm_pytest_plugin.outcome import Outcome
@@ -35,6 +38,7 @@ class Site:
     account: str | None = None
     partition: str | None = None
     max_jobs: int | None = None  # in the queue at a time
+    max_gpu_hours: float | None = None  # of all jobs of the run, beyond which nothing is tried again or run once more
 
 
 class Run:
@@ -121,6 +125,12 @@ class Run:
         job.attempt, job.restarts, job.exclude = last.attempt, last.restarts, last.exclude
         ids = [entry.job_id for entry in entries if entry.job_id is not None]
         job.jobs = list(dict.fromkeys(ids))
+        earlier = read_attempts(job.root, job.case.id, job.case.gpus)
+        job.ended = [each for each in earlier if each.outcome.attempts < last.attempt]
+        if job.ended:
+            job.retries = sum(each.infra for each in job.ended)
+            job.queued_before, job.ran_before = job.ended[-1].outcome.queued, job.ended[-1].outcome.ran
+            job.why = "asked for by an earlier pytest"
         found = last.job_id or self.cluster.find(self._tag(job))
         if found is None:
             return
@@ -140,10 +150,10 @@ class Run:
     def _submit(self, job: Job) -> bool:
         """Whether the cluster answered."""
         script = write_script(job.case, Place(job.folder, self.cluster.executor, job.attempt))
-        entry = Entry(job.case.id, job.attempt, job.restarts, self.cluster.executor, job.exclude)
+        entry = Entry(job.case.id, job.attempt, job.restarts, self.cluster.executor, job.excluded)
         self._ledger.write(entry)
         request = Request(
-            job.case, script, self._tag(job), job.exclude, self._site.account, self._site.partition, job.restarts
+            job.case, script, self._tag(job), job.excluded, self._site.account, self._site.partition, job.restarts
         )
         try:
             job_id = self.cluster.submit(request)
@@ -151,9 +161,7 @@ class Run:
             if not self.cluster.answers():
                 self._silent(str(error))
                 return False
-            if job.exclude:
-                self._note(job, f"there are no other nodes: the same again ({error})")
-                job.exclude = ()
+            if self._admits_more_nodes(job, str(error)):
                 return self._submit(job)
             self._end(job, "queue", str(error))
             return True
@@ -173,27 +181,89 @@ class Run:
             self._note(job, f"cancelled: {decision.why}")
             assert job.job_id is not None
             self.cluster.cancel([job.job_id])
-            self._end(job, decision.failure, decision.why)
+            if seen is not None and seen.hopeless and self._admits_more_nodes(job, decision.why):
+                job.job_id = None
+            else:
+                self._end(job, decision.failure, decision.why)
         elif isinstance(decision, Ended):
             self._after_end(job, decision.seen)
+
+    def _admits_more_nodes(self, job: Job, why: str) -> bool:
+        """Whether a job that was refused stayed away from nodes, which it now takes: first those of earlier runs."""
+        if not job.excluded:
+            return False
+        if job.avoid:
+            job.avoid = ()
+        else:
+            job.exclude = ()
+        job.remarks.append(f"attempt {job.attempt} on the same nodes, since there are no others")
+        self._note(job, f"there are no other nodes: the same again ({why})")
+        return True
 
     def _after_end(self, job: Job, seen: Seen | None) -> None:
         result, problem = _result_of(job.folder)
         state = None if seen is None else seen.state
         failure = classify(state, result, job.case.requeue_exit_code)
-        following = after(job.case, failure, result, attempt=job.attempt, restarts=job.restarts)
-        if isinstance(following, Finish):
-            self._end(job, failure, problem)
-        elif isinstance(following, Restart):
+        following = after(job.case, failure, result, retries=job.retries, restarts=job.restarts)
+        if isinstance(following, Restart):
             job.restarts += 1
             self._note(job, f"saved, and asks to be started again (restart {job.restarts} of {job.case.max_restarts})")
             job.job_id = None
-        else:
+        elif isinstance(following, Retry):
             at_fault = self._at_fault(seen, result)
-            job.exclude = tuple(dict.fromkeys((*job.exclude, *at_fault)))
-            job.attempt += 1
-            self._note(job, f"infra ({state}): again, without {', '.join(job.exclude) or 'excluding any node'}")
-            job.job_id = None
+            self._again(job, failure, problem, More(f"infra ({state})", at_fault, elsewhere=False, infra=True))
+        else:
+            asked = None
+            if job.case.more is not None:
+                asked = job.case.more((*job.runs, self._outcome(job, failure, problem)))
+            if asked is None:
+                self._end(job, failure, problem)
+            else:
+                self._again(job, failure, problem, asked, counts=True)
+
+    def _again(
+        self, job: Job, failure: FailureClass | None, problem: str, wanted: More, *, counts: bool = False
+    ) -> None:
+        """Another attempt, where that is within all limits; otherwise the case ends here.
+
+        `counts`: what has ended is one of the case's runs, not a job that came to nothing.
+        """
+        against = self._why_not(job, wanted)
+        if against is not None:
+            job.remarks.append(f"{wanted.why}: not run again, since {against}")
+            self._end(job, failure, problem)
+            return
+        job.ended.append(EndedAttempt(self._outcome(job, failure, problem), counts=counts, infra=wanted.infra))
+        write_attempts(job.root, job.ended, final=False)
+        job.exclude = tuple(dict.fromkeys((*job.exclude, *wanted.exclude)))
+        if wanted.elsewhere:
+            job.avoid = tuple(dict.fromkeys((*job.avoid, *self._expanded(job.seen))))
+        job.attempt += 1
+        job.restarts, job.why, job.job_id = 0, wanted.why, None
+        job.retries += wanted.infra
+        self._note(job, f"{wanted.why}: again, without {', '.join(job.excluded) or 'excluding any node'}")
+
+    def _why_not(self, job: Job, wanted: More) -> str | None:
+        """What forbids one more attempt."""
+        if wanted.infra and job.retries >= job.case.infra_retries:
+            return f"the machine was at fault {job.retries + 1} times"
+        runs = len(job.runs) + 1 - sum(each.counts and each.infra for each in job.ended)
+        if not wanted.infra and runs >= job.case.max_runs:
+            return f"there were {runs} runs"
+        limit = self._site.max_gpu_hours
+        spent = sum(each.case.gpus * each.ran for each in self.jobs.values()) / 3600
+        needed = next_hours(job.case, job.seen.elapsed if job.seen is not None else 0.0)
+        if limit is not None and spent + needed > limit:
+            return f"that takes {needed:.2f} GPU-hours, and {max(0.0, limit - spent):.2f} are left of {limit:.2f}"
+        return None
+
+    def _expanded(self, seen: Seen | None) -> tuple[str, ...]:
+        if seen is None or not seen.nodes:
+            return ()
+        try:
+            return self.cluster.expand(seen.nodes)
+        except ClusterError:
+            return ()
 
     def _at_fault(self, seen: Seen | None, result: Result | None) -> tuple[str, ...]:
         """What the job itself blames; else what the cluster does; else all its nodes."""
@@ -207,15 +277,22 @@ class Run:
             return ()
 
     def _end(self, job: Job, failure: FailureClass | None, message: str) -> None:
+        job.outcome = self._outcome(job, failure, message)
+        if job.root.is_dir():  # a script was written
+            write_attempts(job.root, [*job.ended, EndedAttempt(job.outcome)], final=True)
+        self._say(job.outcome.sentence)
+
+    def _outcome(self, job: Job, failure: FailureClass | None, message: str) -> Outcome:
         result, _ = _result_of(job.folder)
         seen = job.seen
-        job.outcome = Outcome(
+        return Outcome(
             case=job.case.id, executor=self.cluster.executor, state=None if seen is None else seen.state,
-            result=result, failure=failure, folder=job.folder, message=message, jobs=tuple(job.jobs),
-            nodes="" if seen is None else seen.nodes, excluded=job.exclude, attempts=job.attempt,
-            restarts=job.restarts, queued=job.queued, ran=job.ran, gpus=job.case.gpus,
+            result=result, failure=failure, folder=job.folder,
+            message="; ".join(part for part in (message, *job.remarks) if part), jobs=tuple(job.jobs),
+            nodes="" if seen is None else seen.nodes, excluded=job.excluded, attempts=job.attempt,
+            restarts=job.restarts, queued=job.queued, ran=job.ran, gpus=job.case.gpus, why=job.why,
+            earlier=tuple(job.runs),
         )  # fmt: skip
-        self._say(job.outcome.sentence)
 
     def _silent(self, error: str) -> None:
         if not self._is_silent:

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
+from slurm_pytest_plugin.attempts import read_attempts
 from slurm_pytest_plugin.case import Case, Executor, Place
 from slurm_pytest_plugin.failure import classify
 from slurm_pytest_plugin.ledger import locked
@@ -144,4 +145,7 @@ def outcome_from(folder: Path, case: Case) -> Outcome:
         result, problem = None, str(error)
     # A folder without a result may be of a run that was no job: whoever judges it decides.
     failure = "unknown" if problem else None if result is None else classify(None, result, case.requeue_exit_code)
-    return Outcome(case.id, None, None, result, failure, job_folder, message=problem, gpus=case.gpus)
+    earlier = [each.outcome for each in read_attempts(folder / case.id, case.id, case.gpus)[:-1] if each.counts]
+    return Outcome(
+        case.id, None, None, result, failure, job_folder, message=problem, gpus=case.gpus, earlier=tuple(earlier)
+    )

@@ -13,10 +13,12 @@ from slurm_pytest_plugin.job import Job
 def run_table(run_id: str, jobs: Iterable[Job]) -> Table:
     """State, nodes, time and progress of every job."""
     table = Table(title=f"run {run_id}", title_justify="left", expand=False)
-    for name in ("case", "job", "state", "nodes", "ran", "progress"):
+    for name in ("case", "job", "state", "nodes", "ran", "progress", "attempt"):
         table.add_column(name, overflow="fold")
     for job in jobs:
-        table.add_row(job.case.id, job.job_id or "-", _state(job), _nodes(job), clock(job.ran), _progress(job))
+        table.add_row(
+            job.case.id, job.job_id or "-", _state(job), _nodes(job), clock(job.ran), _progress(job), _attempt(job)
+        )  # fmt: skip
     return table
 
 
@@ -52,6 +54,11 @@ def _state(job: Job) -> str:
     if job.seen is None:
         return "submitted" if job.job_id else "not submitted"
     return f"{job.seen.state} ({job.seen.reason})" if job.seen.reason else job.seen.state
+
+
+def _attempt(job: Job) -> str:
+    without = f", without {', '.join(job.excluded)}" if job.excluded else ""
+    return "" if job.attempt == 1 else f"{job.attempt}: {job.why}{without}"
 
 
 def _nodes(job: Job) -> str:

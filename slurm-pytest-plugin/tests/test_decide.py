@@ -36,24 +36,24 @@ def test_giving_up_has_a_class_and_a_reason():
 
 
 @pytest.mark.parametrize(
-    ("failure", "result", "attempt", "restarts", "what"),
+    ("failure", "result", "retries", "restarts", "what"),
     [
-        (None, Result(0), 1, 0, Finish),
-        ("crash", Result(1), 1, 0, Finish),
-        ("regression", Result(1), 1, 0, Finish),
+        (None, Result(0), 0, 0, Finish),
+        ("crash", Result(1), 0, 0, Finish),
+        ("regression", Result(1), 0, 0, Finish),
+        ("infra", None, 0, 0, Retry),
         ("infra", None, 1, 0, Retry),
-        ("infra", None, 2, 0, Retry),
-        ("infra", None, 3, 0, Finish),
-        ("timeout", Result(85, stopped_by="USR1"), 1, 0, Restart),
-        ("preempted", Result(85), 1, 0, Restart),
-        ("preempted", Result(85), 1, 1, Finish),
-        ("timeout", None, 1, 0, Finish),
+        ("infra", None, 2, 0, Finish),
+        ("timeout", Result(85, stopped_by="USR1"), 0, 0, Restart),
+        ("preempted", Result(85), 0, 0, Restart),
+        ("preempted", Result(85), 0, 1, Finish),
+        ("timeout", None, 0, 0, Finish),
     ],
 )
-def test_what_follows_from_an_end(failure, result, attempt, restarts, what):
-    assert isinstance(after(CASE, failure, result, attempt=attempt, restarts=restarts), what)
+def test_what_follows_from_an_end(failure, result, retries, restarts, what):
+    assert isinstance(after(CASE, failure, result, retries=retries, restarts=restarts), what)
 
 
 def test_without_a_code_for_it_nothing_is_started_again():
     plain = Case("a", script="", max_restarts=3)
-    assert isinstance(after(plain, "crash", Result(85), attempt=1, restarts=0), Finish)
+    assert isinstance(after(plain, "crash", Result(85), retries=0, restarts=0), Finish)

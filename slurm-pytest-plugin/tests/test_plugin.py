@@ -314,3 +314,44 @@ def test_its_names_are_not_those_of_pytest_slurm(slurm):
     ours = {line.split()[0] for line in fixtures.splitlines() if "slurm_pytest_plugin/plugin.py" in line}
     assert ours == {"slurm_case"}
     assert not ours & taken
+
+
+def test_a_case_that_asks_for_more_runs_is_tested_by_all_of_them_also_afterwards(project):
+    project.makeconftest(
+        """
+        from slurm_pytest_plugin import Case, More
+        def more(outcomes):
+            return More("one is no figure") if len(outcomes) < 3 else None
+        def pytest_slurm_cases():
+            yield Case("thrice", "echo ${PWD##*-} >figure", time_limit="00:01:00", more=more, max_runs=3)
+        """
+    )
+    project.makepyfile(
+        """
+        def test_case(slurm_case):
+            outcome = slurm_case.check()
+            runs = [*outcome.earlier, outcome]
+            assert [run.folder.joinpath("figure").read_text().strip() for run in runs] == ["1", "2", "3"]
+        """
+    )
+    result = run(project, "--executor=local", "--run-id=mine")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["*thrice: one is no figure: again*", "*thrice: passed: *3 attempts (one is no figure)*"]
+    )
+    run(project, "--from-run=slurm-runs/mine").assert_outcomes(passed=1)
+
+
+def test_the_gpu_hours_of_a_run_have_a_limit(slurm):
+    slurm.makeconftest(
+        """
+        from slurm_pytest_plugin import Case, More
+        def pytest_slurm_cases():
+            yield Case("again", "true", gpus_per_node=8, time_limit="01:00:00", max_runs=9, more=lambda _: More("more"))
+        """
+    )
+    result = run(slurm, "--max-gpu-hours=8.01", "test_the_gpu_hours_of_a_run_have_a_limit.py")
+    assert len(calls(slurm)) == 1
+    result.stdout.fnmatch_lines(
+        ["*again: passed*more: not run again, since that takes 8.00 GPU-hours, and 7.99 are left of 8.01*"]
+    )

@@ -2,7 +2,8 @@ import json
 
 import pytest
 from fakes import LIMITS, FakeClock, FakeCluster
-from slurm_pytest_plugin import Case, Run, Seen
+from slurm_pytest_plugin import Case, More, Run, Seen
+from slurm_pytest_plugin.attempts import read_attempts
 from slurm_pytest_plugin.ledger import Entry, Ledger, LedgerError
 from slurm_pytest_plugin.run import Site
 
@@ -271,3 +272,109 @@ def test_a_run_goes_on_where_it_was_begun(tmp_path):
     (folder / "jobs.jsonl").write_text("{}\n")
     with pytest.raises(LedgerError, match=r"jobs\.jsonl:1"):
         begin(tmp_path, FakeCluster(), Case("a", ""))
+
+
+def thrice(outcomes):
+    """The rule "two more runs, on other nodes": of a run that is not the third."""
+    return More("outside the band") if len(outcomes) < 3 else None
+
+
+def test_a_case_is_run_again_on_other_nodes_as_often_as_it_asks_for(tmp_path):
+    nodes = [Seen("COMPLETED", "", f"n{number}", 36.0) for number in (1, 2, 3)]
+    cluster = FakeCluster({"a": [[each] for each in nodes]}, on_submit={"a": leave(exit_code=0)})
+    case = Case("a", "", gpus_per_node=10, more=thrice, max_runs=3)
+    run, said, _ = begin(tmp_path, cluster, case)
+    outcome = run.wait("a")
+    assert [request.exclude for request in cluster.requests] == [(), ("n1",), ("n1", "n2")]
+    assert [each.nodes for each in (*outcome.earlier, outcome)] == ["n1", "n2", "n3"]
+    assert [each.folder.name for each in outcome.earlier] == ["attempt-1", "attempt-2"]
+    assert outcome.passed
+    assert (outcome.attempts, outcome.why, outcome.gpu_hours) == (3, "outside the band", pytest.approx(0.3))
+    assert "a: outside the band: again, without n1" in said
+    kept = json.loads((tmp_path / "r1" / "a" / "attempts.json").read_text())
+    assert (kept["final"], kept["failure"], kept["gpu_hours"]) == (True, None, 0.3)
+    assert [each["nodes"] for each in kept["attempts"]] == ["n1", "n2", "n3"]
+    assert outcome.properties()["slurm_runs"] == "3"
+
+
+def test_no_more_runs_than_the_case_allows(tmp_path):
+    cluster = FakeCluster({"a": [[done()]] * 3}, on_submit={"a": leave(exit_code=0)})
+    run, _, _ = begin(tmp_path, cluster, Case("a", "", more=lambda _: More("again"), max_runs=2))
+    outcome = run.wait("a")
+    assert (len(cluster.requests), outcome.message) == (2, "again: not run again, since there were 2 runs")
+
+
+def test_runs_that_the_machine_spoilt_are_counted_apart(tmp_path):
+    def more(outcomes):
+        return More("slow node", ("n1",), elsewhere=False, infra=True) if outcomes[-1].nodes == "n1" else None
+
+    states = [[Seen("NODE_FAIL", "", "n0")], [Seen("COMPLETED", "", "n1")], [Seen("COMPLETED", "", "n2")]]
+    cluster = FakeCluster(
+        {"a": states},
+        on_submit={"a": lambda folder, number: number > 1 and leave(exit_code=0)(folder, number)},
+        bad=("n0",),
+    )
+    run, _, _ = begin(tmp_path, cluster, Case("a", "", more=more))
+    outcome = run.wait("a")
+    assert outcome.passed
+    assert [request.exclude for request in cluster.requests] == [(), ("n0",), ("n0", "n1")]
+    # What came to nothing is no run; what ran on a bad machine is one, and whoever asked knows it.
+    assert [each.nodes for each in outcome.earlier] == ["n1"]
+    cluster = FakeCluster({"b": [[Seen("COMPLETED", "", "n1")]] * 4}, on_submit={"b": leave(exit_code=0)})
+    run, _, _ = begin(tmp_path, cluster, Case("b", "", more=more, infra_retries=2))
+    outcome = run.wait("b")
+    assert len(cluster.requests) == 3
+    assert outcome.message == "slow node: not run again, since the machine was at fault 3 times"
+
+
+def test_what_would_exceed_the_gpu_hours_is_not_run(tmp_path):
+    hour = Seen("COMPLETED", "", "n1", 3600.0)
+    cluster = FakeCluster(
+        {"a": [[hour]] * 3, "b": [[hour]], "c": [[Seen("NODE_FAIL", "", "n1", 3600.0)]] * 3},
+        on_submit={name: leave(exit_code=0) for name in "ab"},
+    )
+    cases = [Case("a", "", gpus_per_node=2, more=thrice, max_runs=3), Case("b", "", gpus_per_node=1),
+             Case("c", "", gpus_per_node=4)]  # fmt: skip
+    run, _, _ = begin(tmp_path, cluster, *cases, site=Site(max_gpu_hours=9.5))
+    # 7 are spent by one run of each: 2 more are there for a, and then neither for a nor for c.
+    assert run.wait("a").message == (
+        "outside the band: not run again, since that takes 2.00 GPU-hours, and 0.50 are left of 9.50"
+    )
+    outcome = run.wait("c")
+    assert (outcome.failure, outcome.attempts) == ("infra", 1)
+    assert len(cluster.requests) == 4
+
+
+def test_where_there_are_no_other_nodes_a_further_run_takes_the_same_and_says_so(tmp_path):
+    cluster = FakeCluster(
+        {"a": [[done()], [done()]], "b": [[done()], [Seen("PENDING", "BadConstraints")], [done()]]},
+        on_submit={name: leave(exit_code=0) for name in "ab"},
+        refuse=["", "", "Requested node configuration is not available"],
+    )
+    more = {"more": lambda outcomes: More("again") if len(outcomes) < 2 else None, "max_runs": 2}
+    run, _, _ = begin(tmp_path, cluster, Case("a", "", **more), Case("b", "", **more))
+    for name in "ab":
+        outcome = run.wait(name)
+        assert outcome.passed
+        assert outcome.message == "attempt 2 on the same nodes, since there are no others"
+    assert [request.exclude for request in cluster.requests] == [(), (), (), ("n1", "n2"), ()]
+    assert cluster.cancelled == ["104"]
+
+
+def test_a_second_run_knows_the_runs_before(tmp_path):
+    nodes = [Seen("COMPLETED", "", f"n{number}", 36.0) for number in (1, 2, 3)]
+    cluster = FakeCluster({"a": [[each] for each in nodes]}, on_submit={"a": leave(exit_code=0)})
+    case = Case("a", "", gpus_per_node=10, more=thrice, max_runs=3)
+    first, _, _ = begin(tmp_path, cluster, case)
+    while len(cluster.requests) < 2:
+        first.tick()
+    second, _, _ = begin(tmp_path, cluster, case)
+    outcome = second.wait("a")
+    assert [each.nodes for each in (*outcome.earlier, outcome)] == ["n1", "n2", "n3"]
+    assert [each.result.exit_code for each in outcome.earlier] == [0, 0]
+    assert outcome.gpu_hours == pytest.approx(0.3)
+    [before, *_] = read_attempts(tmp_path / "r1" / "a", "a", 10)
+    assert before.outcome == outcome.earlier[0]
+    (tmp_path / "r1" / "a" / "attempts.json").write_text("{}")
+    with pytest.raises(LedgerError, match=r"attempts\.json: not the attempts of a case"):
+        begin(tmp_path, cluster, case)

@@ -17,7 +17,8 @@ def test_the_live_table_has_state_nodes_time_and_progress():
     running = Job(Case("a", "", progress=lambda folder: f"step 12 in {folder.name}"), Path("/r/a"), job_id="7")
     running.seen = Seen("RUNNING", "", "gpu[1-2]", 3723)
     pending = Job(Case("b", ""), Path("/r/b"), job_id="8", seen=Seen("PENDING", "Priority"))
-    text = text_of(run_table("r1", [running, pending, Job(Case("c", ""), Path("/r/c"))]))
+    again = Job(Case("c", ""), Path("/r/c"), attempt=2, why="outside the band", exclude=("n3",), avoid=("n1", "n3"))
+    text = text_of(run_table("r1", [running, pending, again]))
     for part in (
         "run r1",
         "RUNNING",
@@ -26,6 +27,7 @@ def test_the_live_table_has_state_nodes_time_and_progress():
         "step 12 in attempt-1",
         "PENDING (Priority)",
         "not submitted",
+        "2: outside the band, without n3, n1",
     ):
         assert part in text
 

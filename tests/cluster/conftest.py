@@ -8,7 +8,7 @@ import pytest
 
 from grpo.errors import GrpoError
 from grpo.matrix.load import Matrix, load_matrix
-from grpo.matrix.slurm.cases import job_of, partition_of
+from grpo.matrix.slurm.cases import gpu_hours_of, job_of, partition_of
 
 ROOT = Path(__file__).parents[2]
 MATRIX = pytest.StashKey[Matrix]()
@@ -22,6 +22,9 @@ def pytest_slurm_cases(config: pytest.Config) -> Iterator[object]:
     """The named cases and no others: all of them together would take hundreds of GPU-hours."""
     try:
         matrix = config.stash.setdefault(MATRIX, load_matrix(ROOT / "matrices"))
+        if config.getoption("slurm_max_gpu_hours") is None:
+            named = [matrix.case(name) for name in config.getoption("slurm_case")]
+            config.option.slurm_max_gpu_hours = gpu_hours_of(matrix, named)
         for name in config.getoption("slurm_case"):
             case = matrix.case(name)
             partition = partition_of(matrix, case, config.getoption("slurm_partition"))

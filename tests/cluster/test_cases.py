@@ -23,5 +23,6 @@ def test_case(slurm_case, matrix, partition, record_property, request):
     if verdict.exit_code(release=request.config.getoption("--release")):
         end = f"\n{outcome.folder}/job.log ends:\n{outcome.tail()}" if verdict.failure in {"crash", "infra"} else ""
         judged = verdict.failure in {None, "regression"} and (outcome.folder / RUN).is_dir()
-        accept = f"\nto accept, with further runs: {accept_command([outcome.folder / RUN])}" if judged else ""
+        runs = [each.folder / RUN for each in (*outcome.earlier, outcome)]
+        accept = f"\nto accept, with further runs: {accept_command(runs)}" if judged else ""
         pytest.fail(f"{verdict.sentence}\n{outcome.sentence}{end}{accept}", pytrace=False)

@@ -65,8 +65,12 @@ class GeneratorContract:
     def engine(self, started: Generator, folder: Path) -> Iterator[Generator]:
         """The engine with the weights of `folder` at version 0, whatever the test before it did."""
         if started.weight_version != 0:
-            started.update_weights(weights_of(folder), 0)
+            self.update(started, weights_of(folder), 0)
         return started
+
+    def update(self, engine: Generator, weights: Iterator[tuple[str, torch.Tensor]], version: int) -> None:
+        """How this engine gets new weights."""
+        engine.update_weights(weights, version)
 
     @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.3])
     def test_logprobs_are_of_the_distribution_sampled_from(self, engine, model, temperature):
@@ -194,7 +198,7 @@ class GeneratorContract:
         for _ in range(2):
             ((before,),) = engine.generate([prompt], 1, plain(8, temperature=0.0), [0])
         assert (before.token_ids, before.weight_version) == (greedy(model, prompt, 8), 0)
-        engine.update_weights(weights_of(other_folder), 41)
+        self.update(engine, weights_of(other_folder), 41)
         assert engine.weight_version == 41
         ((after,),) = engine.generate([prompt], 1, plain(8, temperature=0.0), [0])
         assert after.token_ids == greedy(other_model, prompt, 8) != before.token_ids
@@ -205,42 +209,12 @@ class GeneratorContract:
     def test_refits_of_the_same_weights_change_nothing(self, engine, folder):
         before = engine.generate(PROMPTS, 2, plain(8), [1, 2, 3, 4])
         for version in (1, 2, 3):
-            engine.update_weights(weights_of(folder), version)
+            self.update(engine, weights_of(folder), version)
             after = engine.generate(PROMPTS, 2, plain(8), [1, 2, 3, 4])
             assert ids(after) == ids(before)
             assert {completion.weight_version for group in after for completion in group} == {version}
             for old, new in zip(flat(before), flat(after), strict=True):
                 assert new.logprobs == old.logprobs
-
-    @pytest.mark.parametrize("fault", ["missing", "unknown", "misshaped", "twice"])
-    def test_a_bad_update_is_refused_and_the_old_weights_stay(self, engine, other_folder, fault):
-        before = engine.generate(PROMPTS, 2, plain(6), [1, 2, 3, 4])
-        weights = list(weights_of(other_folder))
-        name, tensor = weights[5]
-        if fault == "missing":
-            del weights[5]
-        elif fault == "unknown":
-            name = "model.layers.7.mlp.up_proj.weight"
-            weights.append((name, tensor))
-        elif fault == "misshaped":
-            weights[5] = (name, tensor[:-1])
-        else:
-            weights.append((name, tensor))
-        with pytest.raises(GenerationError, match=name):
-            engine.update_weights(iter(weights), 9)
-        assert engine.weight_version == 0
-        assert engine.generate(PROMPTS, 2, plain(6), [1, 2, 3, 4]) == before
-
-    def test_a_sender_that_fails_half_way_leaves_the_old_weights(self, engine, other_folder):
-        def broken():
-            yield from list(weights_of(other_folder))[:6]
-            raise ConnectionError("sender died")
-
-        before = engine.generate(PROMPTS, 2, plain(6), [1, 2, 3, 4])
-        with pytest.raises(ConnectionError, match="sender died"):
-            engine.update_weights(broken(), 9)
-        assert engine.weight_version == 0
-        assert engine.generate(PROMPTS, 2, plain(6), [1, 2, 3, 4]) == before
 
     def test_a_sender_may_reuse_its_buffer(self, engine, other_folder, other_model):
         def reusing():
@@ -249,7 +223,7 @@ class GeneratorContract:
                 yield name, buffer
                 buffer.fill_(torch.nan)
 
-        engine.update_weights(reusing(), 3)
+        self.update(engine, reusing(), 3)
         ((completion,),) = engine.generate([PROMPTS[0]], 1, plain(8, temperature=0.0), [0])
         assert completion.token_ids == greedy(other_model, PROMPTS[0], 8)
 
@@ -295,14 +269,52 @@ class GeneratorContract:
         engine.wake(["weights"])
         with pytest.raises(PlacementError, match="without values until a refit"):
             engine.wake(["kv_cache"])
-        engine.update_weights(weights_of(folder), 0)
+        self.update(engine, weights_of(folder), 0)
         engine.wake(["kv_cache"])
         assert engine.generate(PROMPTS, 2, plain(4), [1, 2, 3, 4]) == before
 
-    def test_asleep_it_refuses_to_generate_and_to_be_updated(self, engine, folder):
+    def test_asleep_it_refuses_to_generate(self, engine):
         engine.sleep(1)
         with pytest.raises(PlacementError, match="generate needs engine_weights on gpu, but it is on cpu"):
             engine.generate(PROMPTS, 2, plain(4), [1, 2, 3, 4])
+        engine.wake(["weights", "kv_cache"])
+
+
+class LocalGeneratorContract(GeneratorContract):
+    """Tests of `LocalGenerator`: an engine elsewhere ends with a refit that fails."""
+
+    @pytest.mark.parametrize("fault", ["missing", "unknown", "misshaped", "twice"])
+    def test_a_bad_update_is_refused_and_the_old_weights_stay(self, engine, other_folder, fault):
+        before = engine.generate(PROMPTS, 2, plain(6), [1, 2, 3, 4])
+        weights = list(weights_of(other_folder))
+        name, tensor = weights[5]
+        if fault == "missing":
+            del weights[5]
+        elif fault == "unknown":
+            name = "model.layers.7.mlp.up_proj.weight"
+            weights.append((name, tensor))
+        elif fault == "misshaped":
+            weights[5] = (name, tensor[:-1])
+        else:
+            weights.append((name, tensor))
+        with pytest.raises(GenerationError, match=name):
+            engine.update_weights(iter(weights), 9)
+        assert engine.weight_version == 0
+        assert engine.generate(PROMPTS, 2, plain(6), [1, 2, 3, 4]) == before
+
+    def test_a_sender_that_fails_half_way_leaves_the_old_weights(self, engine, other_folder):
+        def broken():
+            yield from list(weights_of(other_folder))[:6]
+            raise ConnectionError("sender died")
+
+        before = engine.generate(PROMPTS, 2, plain(6), [1, 2, 3, 4])
+        with pytest.raises(ConnectionError, match="sender died"):
+            engine.update_weights(broken(), 9)
+        assert engine.weight_version == 0
+        assert engine.generate(PROMPTS, 2, plain(6), [1, 2, 3, 4]) == before
+
+    def test_asleep_it_refuses_to_be_updated(self, engine, folder):
+        engine.sleep(1)
         with pytest.raises(PlacementError, match="update_weights needs engine_weights"):
             engine.update_weights(weights_of(folder), 0)
         engine.wake(["weights", "kv_cache"])

@@ -1,4 +1,9 @@
-"""Workers for groups: they work together, fail, hang or stay away on request. They know nothing of Ray."""
+"""Workers for groups: they work together, fail, hang or stay away on request. They know nothing of Ray.
+
+Torch is imported by those that work together alone: it is most of the time that a process takes to start.
+"""
+
+from __future__ import annotations
 
 import ctypes
 import gc
@@ -7,13 +12,14 @@ import signal
 import subprocess
 import sys
 import threading
-
-import torch
-import torch.distributed as dist
+from typing import TYPE_CHECKING
 
 import grpo
 from grpo.errors import GenerationError
 from grpo.workers.groups.rendezvous import join_process_group
+
+if TYPE_CHECKING:
+    import torch
 
 
 def references() -> int:
@@ -50,6 +56,9 @@ class Ranked:
         return {**os.environ, "pid": str(os.getpid()), "grpo": grpo.__file__}
 
     def all_reduce(self, value: float) -> float:
+        import torch
+        from torch import distributed as dist
+
         tensor = torch.full((3,), value * 10**self.rank)
         dist.all_reduce(tensor)
         return tensor[0].item()
@@ -67,6 +76,10 @@ class Ranked:
     def release(self) -> int:
         self._released.set()
         return self.rank
+
+    def all_reduce_or_leave(self, value: float | None) -> float:
+        """Those that are given nothing leave while the others are in a collective."""
+        return -1.0 if value is None else self.all_reduce(value)
 
     def skip_at(self, rank: int) -> float:
         """One rank leaves while the others are in a collective."""

@@ -41,6 +41,12 @@ class Ledger(TorchDispatchMode):
         self._entries: dict[int, tuple[StorageWeakRef, str]] = {}
         self._paused = False
 
+    def beside(self) -> "Ledger":
+        """The same ledger for another thread."""
+        other = Ledger()
+        other._entries = self._entries
+        return other
+
     def mark(self, tensors: Iterable[Tensor], residence: str) -> None:
         """Say where the storages of tensors are; their content stays."""
         for storage in storages_of(tensors, PRETEND_GPU):
@@ -48,7 +54,9 @@ class Ledger(TorchDispatchMode):
 
     def mark_storage(self, storage: UntypedStorage, residence: str) -> None:
         if len(self._entries) > 20_000:
-            self._entries = {key: entry for key, entry in self._entries.items() if not entry[0].expired()}
+            for key, entry in list(self._entries.items()):  # other threads may add some meanwhile
+                if entry[0].expired():
+                    self._entries.pop(key, None)
         self._entries[storage._cdata] = (StorageWeakRef(storage), residence)
 
     def where(self, tensor: Tensor) -> str | None:

@@ -16,6 +16,7 @@ import torch
 from grpo.batching.batch import Batch
 from grpo.matrix.design import cells
 from grpo.matrix.load import load_matrix
+from grpo.refit.manifest import Weight
 from tests.support.policy import VOCABULARY, tiny_config, tiny_model
 from tests.support.reference_policy import OPTIONS, ReferencePolicy
 
@@ -246,7 +247,9 @@ def replay(cell):
     answer["after"] = policy.logprobs(batch).numpy()
     if options_of(cell)["kl_penalty"]:
         answer["reference"] = policy.reference_logprobs(batch).numpy()
-    weights = {name: each.numpy().copy() for name, each in policy.export_weights()}
+    exported = [(Weight.of(name, each), each.numpy().copy()) for name, each in policy.export_weights()]
+    assert policy.describe_weights() == [weight for weight, _ in exported]
+    weights = {weight.name: value for weight, value in exported}
     answer["sums"] = {name: float(each.sum()) for name, each in weights.items()}
     if torch.distributed.get_rank() == 0:
         answer["weights"] = weights

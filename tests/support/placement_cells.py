@@ -180,6 +180,10 @@ class Bench:
     def sample(self) -> Any:
         return self.engine.generate([[3, 4, 5], [6]], 2, SAMPLING, [1, 2])
 
+    def source_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Of the rollouts."""
+        return {}, {}
+
     def weights(self) -> dict[str, Tensor]:
         """All that a resume needs, as it is now."""
         self.do("checkpoint")
@@ -187,31 +191,39 @@ class Bench:
 
 
 def run_cell(cell: Cell, folder: Path, directory: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Train, save, train, refit, generate, train; what the checkpoint holds, and the state in the end."""
-    with Ledger() as ledger:
-        bench = Bench(cell_config(cell, folder), folder, ledger)
-        for phase in ("refit", "logprobs", "policy_training", "checkpoint"):
-            bench.do(phase)
+    """Train, save, train, refit, generate, train; what the checkpoint holds, and the state in the end.
+
+    An asynchronous cell has a collector and an engine at work from before the first update until the end.
+    """
+    with Ledger() as ledger, bench_of(cell, folder, ledger) as bench:
+        asynchronous = cell.rollouts == "async"
+        bench.follow("refit", *(["generation"] if asynchronous else []), "logprobs", "policy_training", "checkpoint")
         manager = checkpoints(directory)
-        save = functools.partial(manager.save, 1, bench.staged, {"step": 1}, {})
+        tensors, values = bench.source_state()
+        save = functools.partial(manager.save, 1, {**bench.staged, **tensors}, {"step": 1, "source": values}, {})
         writer = threading.Thread(target=save)
         if cell.checkpoint == "sync":
             save()
         else:
             writer.start()
-        for phase in ("logprobs", "policy_training", "refit"):
-            bench.do(phase)
-        if cell.rollouts == "sync":
-            bench.do("generation")
-        else:
-            bench.sample()  # a collector has no phases
-        for phase in ("logprobs", "policy_training"):
-            bench.do(phase)
+        kept = bench.staged.keys()
+        bench.follow("logprobs", "policy_training", "refit", "generation", "logprobs", "policy_training")
         if cell.checkpoint == "async":
             writer.join()
         loaded = manager.load_latest().loaded
         assert loaded is not None
-        return dict(loaded.tensors), bench.weights()
+        assert not asynchronous or "buffer" in loaded.values["source"]
+        return {name: each for name, each in loaded.tensors.items() if name in kept}, bench.weights()
+
+
+def bench_of(cell: Cell, folder: Path, ledger: Ledger) -> Any:
+    """A context that gives the bench of a cell."""
+    config = cell_config(cell, folder)
+    if cell.rollouts == "sync":
+        return contextlib.nullcontext(Bench(config, folder, ledger))
+    from tests.support.replay_bench import ReplayBench
+
+    return ReplayBench(config, folder, ledger)
 
 
 def states_of_training(config: Config, folder: Path, updates: int) -> list[dict[str, Tensor]]:

@@ -3,6 +3,7 @@
 A rank that raises ends the world and is reported with its traceback; nothing waits without a deadline.
 """
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -89,6 +90,8 @@ def _rank(  # noqa: PLR0917 (a process's arguments)
     import torch
     from torch import distributed as dist
 
+    gc.collect()
+    gc.freeze()  # all that was imported: a collection would look through it every time, and copy its pages
     torch.set_num_threads(1)
     index = 0
     try:

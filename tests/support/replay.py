@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from grpo.rollout.replay.buffer import Group
 from grpo.rollout.trajectory import Trajectory
-from grpo.workers.generation.remote_stream import StreamProcess
+from grpo.workers.generation.engine_rank import StreamRank
 from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingParams
 from tests.support.rollouts import RecordingGenerator, prompt
 
@@ -77,7 +77,7 @@ class HandDrivenEngine(RecordingGenerator):
             return self.submitted[:count]
 
 
-class DyingProcess(StreamProcess):
+class DyingRank(StreamRank):
     """The process of an engine that is killed at the fifth question for what has finished."""
 
     asked = 0

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from grpo.config.schema import Config
-from grpo.workers.generation.remote import EngineProcess
+from grpo.workers.generation.engine_rank import EngineRank
 
 CALL = 3
 
 
-class StuckEngine(EngineProcess):
+class StuckEngine(EngineRank):
     """At its third call."""
 
     def __init__(self, config: Config, model_path: Path) -> None:

@@ -1,10 +1,12 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +42,28 @@ def test_config_says_where_values_come_from(run):
     _, out, _ = run("config", "tiny", "grpo.seed=7", "--set-by")
     (line,) = [line for line in out.splitlines() if line.startswith("grpo.seed")]
     assert "override" in line
+
+
+def test_a_step_is_shown_against_a_reference(run, tmp_path):
+    reference = Path(__file__).parents[2] / "matrices" / "references" / "h100-80g" / "8b-megatron.yaml"
+    small = [*SMALL, "grpo.max_num_steps=2", "grpo.val_period=0", "checkpointing.enabled=false"]
+    code, out, _ = run("train", "tiny", *small, f"logger.log_dir={tmp_path / 'run'}", "--reference", reference)
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("step 2/2")]
+    assert re.search(r"  median step \S+ s \(112, -1\d\d %\): generation -\d", line), line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--reference", "nowhere.yaml"], "--reference nowhere.yaml: there is no such file"),
+        (["--reference-warmup", "3"], "--reference-warmup is for --reference FILE"),
+    ],
+)
+def test_a_reference_that_cannot_be_is_refused(run, options, message):
+    code, _, err = run("train", "tiny", *options)
+    assert code == 2
+    assert message in err
 
 
 def test_the_recipe_may_be_given_as_an_option(run):

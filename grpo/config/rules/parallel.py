@@ -10,6 +10,7 @@ _DTENSOR, _MEGATRON = "policy.dtensor_cfg", "policy.megatron_cfg"
 _COLOCATED = "policy.generation.colocated"
 _NODES, _GPUS = "cluster.num_nodes", "cluster.gpus_per_node"
 _ENGINE_TP = "policy.generation.vllm_cfg.tensor_parallel_size"
+_CPU_ENGINES = "cluster.cpu_engine_ranks"
 
 
 def one_backend(config: Config) -> Iterator[Conflict]:
@@ -24,6 +25,8 @@ def cpu_run(config: Config) -> Iterator[Conflict]:
             yield Conflict(("cluster.cpu_threads", _GPUS), "threads are set for CPU runs only; null")
         if config.cluster.cpu_ranks > 1:
             yield Conflict(("cluster.cpu_ranks", _GPUS), "a run on GPUs has one rank a GPU; 1")
+        if config.cluster.cpu_engine_ranks is not None:
+            yield Conflict((_CPU_ENGINES, _GPUS), "a run on GPUs has one engine rank on each that generates; null")
         return
     if config.cluster.cpu_ranks % config.cluster.num_nodes:
         yield Conflict((_NODES, "cluster.cpu_ranks"), "every node of a CPU run has as many ranks; a divisor of them")
@@ -36,6 +39,11 @@ def launcher(config: Config) -> Iterator[Conflict]:
         return
     if config.cluster.cpu_ranks > 1:
         yield Conflict(("cluster.cpu_ranks", "cluster.launcher"), "several ranks need workers: launcher=ray, or 1")
+    if config.cluster.gpus_per_node == 0 and layout(config).generation_gpus > 1:
+        yield Conflict(
+            (_CPU_ENGINES, _ENGINE_TP, "cluster.launcher"),
+            "engine ranks need processes: launcher=ray, or one engine rank",
+        )
     if config.cluster.num_nodes * config.cluster.gpus_per_node > 1:
         yield Conflict((_NODES, _GPUS, "cluster.launcher"), "several GPUs need workers: launcher=ray, or one GPU")
     if config.cluster.gpus_per_node == 0 and not config.policy.generation.colocated.enabled:
@@ -57,7 +65,11 @@ def resources(config: Config) -> Iterator[Conflict]:
                     (f"{_COLOCATED}.enabled", key), "a colocated engine shares every GPU; null, or set enabled to false"
                 )
     elif cluster.gpus_per_node == 0:
-        return
+        for key, value in ((nodes_key, nodes), (gpus_key, gpus)):
+            if value is not None:
+                yield Conflict(
+                    (key, _GPUS), f"a run on the CPU has no GPUs to share out; null ({_CPU_ENGINES} sets ranks)"
+                )
     elif cluster.num_nodes == 1:
         if gpus is None or nodes != 1 or gpus >= cluster.gpus_per_node:
             yield Conflict(
@@ -99,9 +111,24 @@ def _parallel_keys(config: Config) -> tuple[str, ...]:
 def engine_layout(config: Config) -> Iterator[Conflict]:
     if config.policy.generation.backend != "vllm" or any(resources(config)):
         return
-    gpus, size = layout(config).generation_gpus, config.policy.generation.vllm_cfg.tensor_parallel_size
-    if gpus % size:
-        yield Conflict((_ENGINE_TP, _NODES, _GPUS), f"it does not divide the {gpus} GPUs that generate")
+    devices, size = layout(config).generation_gpus, config.policy.generation.vllm_cfg.tensor_parallel_size
+    if config.cluster.gpus_per_node == 0:
+        if devices % size:
+            yield Conflict((_ENGINE_TP, _CPU_ENGINES), f"it does not divide the {devices} engine ranks; a divisor")
+        return
+    colocated = config.policy.generation.colocated
+    where = (_NODES, _GPUS)
+    if not colocated.enabled:
+        where = (f"{_COLOCATED}.resources.num_nodes", f"{_COLOCATED}.resources.gpus_per_node")
+    if devices % size:
+        yield Conflict((_ENGINE_TP, *where), f"it does not divide the {devices} GPUs that generate; a divisor")
+        return
+    of_node = config.cluster.gpus_per_node if colocated.enabled else colocated.resources.gpus_per_node or 1
+    if of_node % size and size % of_node:
+        yield Conflict(
+            (_ENGINE_TP, *where),
+            f"an engine would lie on parts of nodes with {of_node} GPUs that generate each; a divisor, or a multiple",
+        )
 
 
 def sequence_parallel(config: Config) -> Iterator[Conflict]:

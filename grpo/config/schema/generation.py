@@ -56,6 +56,18 @@ class ValidationSampling(Section):
     max_new_tokens: int | None = Field(None, gt=0, description="null: policy.generation.max_new_tokens")
 
 
+class Refit(Section):
+    """How new weights travel to engines in processes of their own."""
+
+    bucket_bytes: int = Field(
+        256 << 20, gt=0, description="sent at a time, a larger tensor by itself; each side holds two of them"
+    )
+    checksum: Literal["full", "sampled", "off"] = Field(
+        "sampled",
+        description="whether what arrives is held against what was sent: every bucket, one in eight, or none",
+    )
+
+
 class Generation(Section):
     backend: Literal["vllm", "hf"] = "vllm"
     max_new_tokens: int | None = Field(None, gt=0, description="null: policy.max_total_sequence_length")
@@ -70,3 +82,4 @@ class Generation(Section):
     validation: ValidationSampling = ValidationSampling()
     vllm_cfg: VllmCfg = VllmCfg()
     colocated: Colocated = Colocated()
+    refit: Refit = Refit()

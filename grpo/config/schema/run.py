@@ -59,6 +59,12 @@ class Cluster(Section):
     num_nodes: int = Field(1, gt=0)
     gpus_per_node: int = Field(1, ge=0, description="0 runs on the CPU")
     cpu_ranks: int = Field(1, gt=0, description="training processes of a CPU run")
+    cpu_engine_ranks: int | None = Field(
+        None,
+        gt=0,
+        description="generation processes of a CPU run, a multiple of policy.generation.vllm_cfg.tensor_parallel_size; "
+        "null: as many, which is one engine",
+    )
     cpu_threads: int | None = Field(
         None, gt=0, description="torch threads of a CPU run; null: torch's own choice, which OMP_NUM_THREADS sets"
     )

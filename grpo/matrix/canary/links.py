@@ -31,14 +31,30 @@ class Ranks:
         self._store = store
         self._gathered = 0
 
-    def gather(self, value: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What each rank gives, by rank, as JSON."""
+    def collect(self, value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """What each rank gives, by rank, as JSON; None in a rank that is not the first.
+
+        One rank reads: if thousands read what thousands gave, the store would be asked millions of times.
+        """
         self._gathered += 1
         prefix = f"canary/{self._gathered}"
         self._store.set(f"{prefix}/{self.place.rank}", json.dumps(value))
+        if self.place.rank != 0:
+            return None
         keys = [f"{prefix}/{rank}" for rank in range(self.place.world_size)]
         self._store.wait(keys, DEADLINE)
         return [json.loads(self._store.get(key)) for key in keys]
+
+    def gather(self, value: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """As `collect`, in every rank: for small values."""
+        collected = self.collect(value)
+        key = f"canary/{self._gathered}/all"
+        if collected is not None:
+            self._store.set(key, json.dumps(collected))
+            return collected
+        self._store.wait([key], DEADLINE)
+        of_all: list[dict[str, Any]] = json.loads(self._store.get(key))
+        return of_all
 
     def rate(self, groups: Sequence[Sequence[int]]) -> float | None:
         """Bus bandwidth, 10^9 B/s, of an all-reduce in this rank's one of several groups; None where it is in none.

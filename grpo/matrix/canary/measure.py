@@ -1,5 +1,6 @@
 """The whole canary: by one process, by the ranks of a launcher, or by one process a GPU that it starts itself."""
 
+import os
 import platform
 import socket
 import subprocess
@@ -53,19 +54,24 @@ def launched(environ: Mapping[str, str]) -> bool:
 def _alone(disk: Path) -> dict[str, Any]:
     device = _device(0)
     own = _rates(device)
-    return assemble([{"host": platform.node(), "rates": own, "disk": write_rate(disk)}], device.type, {})
+    return assemble([{"host": _host(), "rates": own, "disk": write_rate(disk)}], device.type, {})
 
 
 def _together(place: Place, disk: Path) -> dict[str, Any] | None:
     device = _device(place.local_rank)
     with nccl_told(device) as nccl, joined(place, device) as ranks:
-        hosts = [each["host"] for each in ranks.gather({"host": platform.node()})]
-        own: dict[str, Any] = {"host": platform.node(), "rates": _rates(device)}
+        hosts = [each["host"] for each in ranks.gather({"host": _host()})]
+        own: dict[str, Any] = {"host": _host(), "rates": _rates(device)}
         own |= measure_links(ranks, hosts)
         if place.local_rank == 0:
             own["disk"] = write_rate(disk)
-        of_all = ranks.gather(own)
-    return assemble(of_all, device.type, nccl) if place.rank == 0 else None
+        of_all = ranks.collect(own)
+    return None if of_all is None else assemble(of_all, device.type, nccl)
+
+
+def _host() -> str:
+    """As Slurm names this node, where it does: whoever excludes it needs that name."""
+    return os.environ.get("SLURMD_NODENAME") or platform.node()
 
 
 def _device(local_rank: int) -> torch.device:

@@ -17,6 +17,7 @@ from grpo.matrix.schema import Case, Partition, Reference
 from grpo.matrix.schema.types import seconds_of
 
 DECIDING = 3
+OUTSIDE_RULE = 4  # of the rules of judgement: a rerun because of the figures, not of the machine
 
 
 def judge_runs(
@@ -98,7 +99,7 @@ def _two_more(runs: Sequence[Evidence], case: Case) -> Rerun:
     missing = DECIDING - len(runs)
     nodes = tuple(sorted({host for run in runs for host in run.hosts}))
     hours = missing * max(hours_of_run(run, case) for run in runs)
-    return Rerun(4, missing, nodes, hours, "outside the band: the median of three runs decides")
+    return Rerun(OUTSIDE_RULE, missing, nodes, hours, "outside the band: the median of three runs decides")
 
 
 def _retry(run: Evidence, verdict: Verdict, case: Case, partition: Partition) -> Rerun:

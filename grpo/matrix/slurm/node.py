@@ -44,10 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return check(options)
         if options.command == "gather":
             return gather(options.job_dir)
-        return ray(options)
+        problem = ray(options)
     except AddressError as error:
-        print(f"node {options.name}: {error}", file=sys.stderr)  # noqa: T201 - the job's log
-        return 1
+        problem = str(error)
+    if problem is None:
+        return 0
+    refuse(options, problem)
+    return 1
 
 
 def check(options: argparse.Namespace) -> int:
@@ -68,12 +71,18 @@ def check(options: argparse.Namespace) -> int:
     if options.job_id and "SLURM_JOB_ID" in os.environ:
         remove_stale(options.scratch, options.job_id, options.name)
     replace_json(folder / f"{options.name}.json", described)
-    bad = folder / f"{options.name}.bad"
-    bad.unlink(missing_ok=True)
+    (folder / f"{options.name}.bad").unlink(missing_ok=True)
     if problems:
-        bad.write_text("; ".join(problems) + "\n", encoding="utf-8")
-        print(f"node {options.name}: {'; '.join(problems)}", file=sys.stderr)  # noqa: T201
+        refuse(options, "; ".join(problems))
     return 1 if problems else 0
+
+
+def refuse(options: argparse.Namespace, problem: str) -> None:
+    """Have the job know that this node is at fault."""
+    folder = options.job_dir / NODES
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / f"{options.name}.bad").write_text(f"{problem}\n", encoding="utf-8")
+    print(f"node {options.name}: {problem}", file=sys.stderr)  # noqa: T201 - the job's log
 
 
 def remove_stale(scratch: Path, job_id: int, name: str) -> None:
@@ -112,8 +121,11 @@ def gather(job_dir: Path) -> int:
     return 0
 
 
-def ray(options: argparse.Namespace) -> int:
-    """Be the head or a worker of the job's Ray until SIGUSR1, or SIGTERM from Slurm; then leave nothing behind."""
+def ray(options: argparse.Namespace) -> str | None:
+    """Be the head or a worker of the job's Ray until SIGUSR1, or SIGTERM from Slurm; then leave nothing behind.
+
+    Gives what went wrong; None where it was told to stop.
+    """
     stop = threading.Event()
     patience = [STOP_SECONDS]
 
@@ -137,7 +149,7 @@ def ray(options: argparse.Namespace) -> int:
             process = _start(options, [f"--address={options.address}"], address, environment)
         while process is not None and process.poll() is None and not stop.is_set():
             stop.wait(0.5)
-        return 0 if stop.is_set() else 1
+        return None if stop.is_set() else f"Ray ended by itself: {LOGS}/{options.name}/ray-start.log says why"
     finally:
         if process is not None:
             _end(process, patience[0])

@@ -56,11 +56,14 @@ def render_body(
     executor: str,
     working_directory: Path,
     environ: Mapping[str, str],
+    reference: Path | None = None,
 ) -> str:
     """Bash, without the options of sbatch. `job_dir` gets the log, `result.json` and the run directory.
 
     Of `environ` the job gets the variables that the partition names and nothing else. With `executor` "local" the
-    nodes are pretended ones of one machine. Raises MatrixError for what such a job cannot be.
+    nodes are pretended ones of one machine. The trainer shows its step against that of the file `reference`.
+
+    Raises MatrixError for what such a job cannot be.
     """
     check_job(case, partition_name, partition, config)
     if not _PATH.fullmatch(str(job_dir)):
@@ -94,7 +97,8 @@ def render_body(
         join_seconds=JOIN_SECONDS,
         max_restarts=restarts_of(config),
         requeue_exit_code=EXIT_REQUEUE,
-        arguments=["train", case.recipe, *overrides_of(case), f"logger.log_dir={job_dir / RUN}", "--quiet"],
+        arguments=["train", case.recipe, *overrides_of(case), f"logger.log_dir={job_dir / RUN}"],
+        shown=[] if reference is None else [f"--reference={reference}", f"--reference-warmup={case.warmup_steps}"],
         ray_argument=' "cluster.ray_address=$ray_address"' if case.nodes > 1 else "",
     )  # fmt: skip
 

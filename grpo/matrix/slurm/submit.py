@@ -11,7 +11,7 @@ from grpo.errors import MatrixError, SlurmError
 from grpo.matrix.judge import Verdict
 from grpo.matrix.load import Matrix
 from grpo.matrix.schema import Case
-from grpo.matrix.slurm.cases import verdict_of
+from grpo.matrix.slurm.cases import gpu_hours_of, verdict_of
 
 if TYPE_CHECKING:
     import slurm_pytest_plugin as slurm
@@ -38,6 +38,7 @@ def submit_and_judge(
     """
     from slurm_pytest_plugin import CaseError, Limits, Run, SlurmClient
     from slurm_pytest_plugin.request import ClusterError
+    from slurm_pytest_plugin.run import Site
 
     _require_empty(folder)
     limits = Limits(queue=waiting.queue_seconds, poll=waiting.poll_seconds)
@@ -46,7 +47,8 @@ def submit_and_judge(
             cluster = SlurmClient()
             if silence := cluster.silence():
                 raise SlurmError(f"no Slurm answers here: {silence}")
-        run = Run(cluster, folder, [job], limits=limits, say=waiting.say)
+        site = Site(max_gpu_hours=gpu_hours_of(matrix, [case]))
+        run = Run(cluster, folder, [job], limits=limits, site=site, say=waiting.say)
         folder.mkdir(parents=True, exist_ok=True)
         run.start()
         try:

@@ -12,9 +12,11 @@ from typing import Protocol
 from torch import Tensor
 
 from grpo.errors import GenerationError
-from grpo.workers.protocol import Completion, Finished, Generator, GroupRequest, SamplingParams
+from grpo.workers.generation.lockstep import HEARTBEAT_SECONDS, Alone, Seen, Together
+from grpo.workers.protocol import Completion, Finished, GroupRequest, LocalGenerator, SamplingParams
 
 _JOIN_SECONDS = 30.0
+_ARRIVAL_SECONDS = 60.0  # from the first rank's hearing of something to the others'
 
 
 class SteppedEngine(Protocol):
@@ -58,13 +60,21 @@ class _Update:
 class EngineLoop:
     """Owns the engine and its thread. Whoever waits here also hears what ended the thread, with its traceback."""
 
-    def __init__(self, make: Callable[[], SteppedEngine], *, in_flight: bool) -> None:
-        """`make` is called in the thread. `in_flight`: weights do not wait for what is being sampled.
+    def __init__(self, make: Callable[[], SteppedEngine], *, in_flight: bool, together: Together | None = None) -> None:
+        """`make` is called in the thread.
+
+        Args:
+            make: the engine.
+            in_flight: weights do not wait for what is being sampled.
+            together: how the ranks of an engine agree; None: it has one.
 
         Raises:
             Exception: whatever `make` raised.
         """
         self._in_flight = in_flight
+        self._together: Together = together or Alone()
+        self._requests = self._updates = 0  # that have come
+        self._taken = self._updated = 0  # that were acted upon
         self._changed = threading.Condition()
         self._waiting: deque[tuple[GroupRequest, int, SamplingParams]] = deque()
         self._owner: dict[int, str] = {}
@@ -89,6 +99,7 @@ class EngineLoop:
                 assert request.key not in self._owner, request.key
                 self._owner[request.key] = owner
                 self._waiting.append((request, num_completions, sampling))
+                self._requests += 1
             self._changed.notify_all()
 
     def finished(self, owner: str, wait_s: float) -> Finished:
@@ -110,6 +121,7 @@ class EngineLoop:
             self._raise_failure()
             assert self._update is None, "one update at a time"
             self._update = update
+            self._updates += 1
             self._changed.notify_all()
             self._changed.wait_for(lambda: update.done or self._failure)
             self._raise_failure()
@@ -150,21 +162,44 @@ class EngineLoop:
     def _next(self, engine: SteppedEngine) -> bool:
         """Wait until there is something to sample, doing updates meanwhile; False at the end."""
         while True:
+            agreed = self._agreed(engine)
+            if agreed.closing:
+                return False
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._update or self._waiting or engine.pending)
-                if self._closing:
-                    return False
-                update = self._update
+                update = self._update if agreed.updates > self._updated else None
                 hold = update is not None and not self._in_flight
-                taken = [] if hold else list(self._waiting)
-                if not hold:
-                    self._waiting.clear()
+                new = 0 if hold else agreed.requests - self._taken
+                taken = [self._waiting.popleft() for _ in range(new)]
+                self._taken += new
             if update is not None and (self._in_flight or not engine.pending):
                 self._do(update, engine)
             for request, num_completions, sampling in taken:
                 engine.add(request, num_completions, sampling)
             if engine.pending:
                 return True
+
+    def _agreed(self, engine: SteppedEngine) -> Seen:
+        """What all ranks act on next, once it is here.
+
+        Raises:
+            GenerationError: the first rank has something that has not come here within a minute.
+        """
+        with self._changed:
+            if self._together.leads:
+                self._changed.wait_for(
+                    lambda: self._closing or self._update or self._waiting or engine.pending, HEARTBEAT_SECONDS
+                )
+            seen = Seen(self._requests, self._updates, self._closing)
+        agreed = self._together.agree(seen)
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._requests >= agreed.requests and self._updates >= agreed.updates, _ARRIVAL_SECONDS
+            ):
+                raise GenerationError(
+                    f"the first rank of this engine has had {agreed.requests} requests and {agreed.updates} updates, "
+                    f"this one {self._requests} and {self._updates} within {_ARRIVAL_SECONDS:g} s"
+                )
+        return agreed
 
     def _do(self, update: _Update, engine: SteppedEngine) -> None:
         try:
@@ -173,6 +208,7 @@ class EngineLoop:
             update.failure = error
         with self._changed:
             update.done, self._update = True, None
+            self._updated += 1
             self._changed.notify_all()
 
     def _step(self, engine: SteppedEngine) -> None:
@@ -188,9 +224,9 @@ class EngineLoop:
 
 
 class BatchEngine:
-    """A `SteppedEngine` over a `Generator` that samples whole batches: its step is all that waits."""
+    """A `SteppedEngine` over a `LocalGenerator` that samples whole batches: its step is all that waits."""
 
-    def __init__(self, generator: Generator) -> None:
+    def __init__(self, generator: LocalGenerator) -> None:
         self._generator = generator
         self._waiting: list[tuple[GroupRequest, int, SamplingParams]] = []
 

@@ -5,30 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 from grpo.config.schema import Config
+from grpo.workers.generation.engine_group import EngineGroup
 from grpo.workers.generation.local import make_local_generator
-from grpo.workers.generation.remote import RemoteGenerator
-from grpo.workers.generation.remote_stream import RemoteStream
-from grpo.workers.groups.reservation import Reservation
-from grpo.workers.protocol import Generator, StreamingGenerator
+from grpo.workers.generation.stream_group import StreamGroup
+from grpo.workers.groups.reservation import Room
+from grpo.workers.protocol import LocalGenerator
 
 
-def make_generator(config: Config, model_path: Path, reservation: Reservation | None = None) -> Generator:
-    """Start the engine of `policy.generation.backend`: in this process, or in its own under `cluster.launcher=ray`.
+def make_generator(config: Config, model_path: Path, room: Room | None = None) -> LocalGenerator | EngineGroup:
+    """Start the engine of `policy.generation.backend`: in this process, or under `cluster.launcher=ray` its replicas.
 
-    Its own runs where `reservation` has rank 0; without one, in a Ray of its own on this machine.
+    Those run in `room`; without one, in a Ray of their own on this machine.
 
     Raises:
         GenerationError: the engine is not installed or does not start.
         ModelError: the folder cannot be read.
-        WorkerError: Ray is not installed, or the process does not start.
+        WorkerError: Ray is not installed, or a process does not start.
     """
     if config.cluster.launcher == "ray":
-        return RemoteGenerator(config, model_path, reservation)
+        return EngineGroup.start(config, model_path, room)
     return make_local_generator(config, model_path)
 
 
-def make_streaming_generator(
-    config: Config, model_path: Path, reservation: Reservation | None = None
-) -> StreamingGenerator:
-    """The same in its own process, sampling while its caller does other things. Raises as `make_generator`."""
-    return RemoteStream(config, model_path, reservation)
+def make_streaming_generator(config: Config, model_path: Path, room: Room | None = None) -> StreamGroup:
+    """The replicas in their own processes, sampling while others work. Raises as `make_generator`."""
+    return StreamGroup.start(config, model_path, room)

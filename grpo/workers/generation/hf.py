@@ -63,9 +63,15 @@ class HfGenerator:
         self.weight_version = 0
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_completions: int,
+        sampling: SamplingParams,
+        seeds: Sequence[int],
+        *,
+        completions: range | None = None,
     ) -> list[list[Completion]]:
-        """Sample; see `Generator.generate`.
+        """Sample; see `Generator.generate`. `completions`: which of each prompt's are wanted, None: all.
 
         A completion ends with the first of `stop_token_ids`, which it includes; with the token that completes one of
         `stop_strings`, which stays too; or with "length" at `max_new_tokens` or at the end of the context.
@@ -77,7 +83,8 @@ class HfGenerator:
         check_requests(prompts, num_completions, sampling, seeds, context=self._context, vocabulary=self._vocabulary)
         strings = StopStrings(self._load_tokenizer(), sampling) if sampling.stop_strings else None
         results: list[list[Completion]] = [[] for _ in prompts]
-        for job in self._jobs(prompts, num_completions, sampling, seeds):
+        wanted = range(num_completions) if completions is None else completions
+        for job in self._jobs(prompts, num_completions, sampling, seeds, wanted):
             sampled = decode(self._decoder, job, sampling, self._device, strings)
             for position, index in enumerate(job.indices):
                 for row in range(position * job.count, (position + 1) * job.count):
@@ -134,16 +141,21 @@ class HfGenerator:
         return self._tokenizer
 
     def _jobs(
-        self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_completions: int,
+        sampling: SamplingParams,
+        seeds: Sequence[int],
+        wanted: range,
     ) -> Iterator[Job]:
         """Batches whose cache fits, prompts of like length together."""
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]), reverse=True)
         while order:
             columns = len(prompts[order[0]]) + sampling.max_new_tokens
             rows = max(1, self._cache_bytes // (columns * self._column_bytes + self._row_bytes))
-            indices, count = order[: max(1, rows // num_completions)], min(rows, num_completions)
+            indices, count = order[: max(1, rows // len(wanted))], min(rows, len(wanted))
             order = order[len(indices) :]
-            for first in range(0, num_completions, count):
+            for first in range(wanted.start, wanted.stop, count):
                 yield Job(
                     indices=indices,
                     prompts=[prompts[index] for index in indices],
@@ -151,7 +163,7 @@ class HfGenerator:
                     limits=[min(sampling.max_new_tokens, self._context - len(prompts[index])) for index in indices],
                     num_completions=num_completions,
                     first=first,
-                    count=min(count, num_completions - first),
+                    count=min(count, wanted.stop - first),
                 )
 
 

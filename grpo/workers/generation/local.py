@@ -7,10 +7,9 @@ from pathlib import Path
 from grpo.config.schema import Config
 from grpo.workers.generation.hf import HfGenerator
 from grpo.workers.generation.vllm import VllmGenerator
-from grpo.workers.protocol import Generator
 
 
-def make_local_generator(config: Config, model_path: Path) -> Generator:
+def make_local_generator(config: Config, model_path: Path) -> VllmGenerator | HfGenerator:
     """Start the engine of `policy.generation.backend` on the weights of `model_path`.
 
     Raises:

@@ -20,12 +20,13 @@ from grpo.workers.generation.expected_weights import ExpectedWeights
 from grpo.workers.generation.requests import check_requests
 from grpo.workers.generation.sampled_logprobs import SampledLogprobs, finite
 from grpo.workers.generation.vllm_arguments import context_length, engine_arguments
+from grpo.workers.generation.vllm_parallel import check_ranks
 from grpo.workers.offload.engine import EngineResidence
 from grpo.workers.protocol import Completion, SamplingParams
 
 
 class VllmGenerator:
-    """A `Generator` over `vllm.LLM`, one device, in this process.
+    """A `Generator` over `vllm.LLM` in this process: one device, or one rank of several that are asked the same.
 
     On a CPU set OMP_NUM_THREADS to the cores that this process has to itself: with more threads than free cores vLLM's
     products wait for each other and it is many times slower; vLLM cannot sleep there, and `sleep` and `wake` are only
@@ -41,13 +42,9 @@ class VllmGenerator:
             arguments: of `vllm.LLM`; None: those that follow from `config`.
 
         Raises:
-            GenerationError: vLLM is missing, does not start, or is asked for more than one device.
+            GenerationError: vLLM is missing, does not start, or is to have several ranks and the process group has not.
         """
-        if config.policy.generation.vllm_cfg.tensor_parallel_size != 1:
-            raise GenerationError(
-                "policy.generation.vllm_cfg.tensor_parallel_size="
-                f"{config.policy.generation.vllm_cfg.tensor_parallel_size}: the in-process engine runs on one device"
-            )
+        check_ranks(config.policy.generation.vllm_cfg.tensor_parallel_size)
         vllm_compat.check_installed()
         self.device = "cuda" if config.cluster.gpus_per_node else "cpu"
         self._context = context_length(config)
@@ -69,9 +66,17 @@ class VllmGenerator:
             self.update_weights(((name, each.detach()) for name, each in model.named_parameters()), 0)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], num_completions: int, sampling: SamplingParams, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_completions: int,
+        sampling: SamplingParams,
+        seeds: Sequence[int],
+        *,
+        completions: range | None = None,
     ) -> list[list[Completion]]:
         """Sample; see `Generator.generate`. Completions end as `HfGenerator`'s do.
+
+        `completions`: which of each prompt's are wanted, None: all.
 
         Each completion is a request of its own, whose seed follows from the prompt's; the prompt is computed once and
         found in the prefix cache.
@@ -83,23 +88,19 @@ class VllmGenerator:
         self.check(prompts, num_completions, sampling, seeds)
         if not prompts:
             return []
-        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in range(num_completions)]
+        wanted = range(num_completions) if completions is None else completions
+        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts for _ in wanted]
+        drawn = [each for seed in seeds for each in request_seeds(seed, num_completions)[wanted.start : wanted.stop]]
         rows = self.reserve(len(requests), sampling)
-        parameters = [
-            self.request_parameters(sampling, request_seed, row)
-            for request_seed, row in zip(
-                (each for seed in seeds for each in request_seeds(seed, num_completions)), rows, strict=True
-            )
-        ]
+        parameters = [self.request_parameters(sampling, *each) for each in zip(drawn, rows, strict=True)]
         try:
-            outputs = self._run(requests, parameters)
-            completions = [
+            sampled = [
                 self.completion(output.outputs[0], row, self.weight_version)
-                for output, row in zip(outputs, rows, strict=True)
+                for output, row in zip(self._run(requests, parameters), rows, strict=True)
             ]
         finally:
             self.release(rows)
-        return [completions[start : start + num_completions] for start in range(0, len(completions), num_completions)]
+        return [sampled[start : start + len(wanted)] for start in range(0, len(sampled), len(wanted))]
 
     def _run(self, requests: list[Any], parameters: list[Any]) -> list[Any]:
         with vllm_compat.sampling_context(self.device):

@@ -7,6 +7,7 @@ from typing import Any
 
 from grpo.config.schema import Config
 from grpo.models.locate import locate_model
+from grpo.workers.generation.vllm_parallel import rank_arguments
 
 CPU_CACHE_BYTES = 256 << 20  # vLLM would take 92 % of the machine's memory
 LEAST_SEQS, MOST_SEQS = 256, 1024  # vLLM's own on small and on large GPUs
@@ -82,4 +83,4 @@ def engine_arguments(config: Config, model_path: Path) -> dict[str, Any]:
         arguments["async_scheduling"] = False
     if options.max_num_seqs is not None:
         arguments["max_num_seqs"] = options.max_num_seqs
-    return arguments
+    return {**arguments, **rank_arguments(options.tensor_parallel_size, on_cpu=on_cpu)}

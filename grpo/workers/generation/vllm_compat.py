@@ -16,6 +16,7 @@ import torch
 from packaging.version import Version
 
 from grpo.errors import GenerationError
+from grpo.workers.generation import vllm_parallel
 from grpo.workers.generation.weight_routes import UnknownRoutesError, WeightRoutes
 
 _log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ _START_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process
     "VLLM_NO_USAGE_STATS": "1",  # reports nothing to anyone
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # pins no cores: trainer and engine take turns on them
+    **vllm_parallel.START_ENVIRONMENT,
 }
 
 

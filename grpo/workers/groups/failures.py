@@ -14,10 +14,12 @@ class RankError(WorkerError):
 
     exit_code = 1
 
-    def __init__(self, message: str, *, rank: int, node: str) -> None:
+    def __init__(self, message: str, *, rank: int, node: str, follows: bool = False) -> None:
+        """`follows`: the cause may be a rank of another group, with which this one exchanges tensors."""
         super().__init__(message)
         self.rank = rank
         self.node = node
+        self.follows = follows
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,9 @@ class Situation:
             return self._error(text, missing, failure.error)
         users = isinstance(failure.error, GrpoError)
         text = f"{self._name(cause)}: {self.method} raised {failure.summary}"
-        return self._error(text if users else text + _block(failure.traceback), cause, failure.error)
+        error = self._error(text if users else text + _block(failure.traceback), cause, failure.error)
+        error.follows = failure.in_collective
+        return error
 
     def _cause(self) -> int | None:
         """A rank that failed by itself rather than because another did."""

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from itertools import dropwhile, takewhile
 from time import perf_counter
 from typing import Any
 
+from grpo.refit.errors import PeerLostError
 from grpo.workers.groups.rendezvous import Membership, reserve_port
 from grpo.workers.groups.watchdog import watched
 
@@ -89,6 +91,7 @@ class RankHost:
     ) -> Answer:
         """Make the worker; see `watched` for what happens after `limit_s`."""
         os.environ.update(membership.environment())
+        self._first = membership.first
 
         def run() -> None:
             self._worker = make(*arguments)
@@ -103,7 +106,7 @@ class RankHost:
         with tempfile.TemporaryFile("w+") as file:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
-            return Diagnosis(worker_stacks(file.read()), _collectives())
+            return Diagnosis(worker_stacks(file.read()), _collectives(self._first))
 
 
 def worker_stacks(dump: str) -> str:
@@ -131,12 +134,16 @@ def _failure(error: Exception) -> Failure:
     told = traceback.TracebackException.from_exception(error)
     frames = list(dropwhile(lambda frame: frame.filename == __file__, traceback.extract_tb(error.__traceback__)))
     told.stack = traceback.StackSummary.from_list(frames)
-    inside = bool(frames) and "torch/distributed/" in frames[-1].filename
-    in_collective = inside or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in _COLLECTIVE_WORDS)
-    )
     summary = "".join(traceback.format_exception_only(error)).strip()
-    return Failure(summary, "".join(told.format()), in_collective, _sendable(error))
+    return Failure(summary, "".join(told.format()), follows(error), _sendable(error))
+
+
+def follows(error: BaseException) -> bool:
+    """Whether it is probably there because another rank failed or stayed away."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = bool(frames) and "torch/distributed/" in frames[-1].filename
+    told = isinstance(error, RuntimeError) and any(word in str(error) for word in _COLLECTIVE_WORDS)
+    return inside or told or isinstance(error, PeerLostError)
 
 
 def _sendable(error: Exception) -> Exception | None:
@@ -147,14 +154,16 @@ def _sendable(error: Exception) -> Exception | None:
     return error if type(restored) is type(error) else None
 
 
-def _collectives() -> dict[tuple[str, tuple[int, ...]], int]:
-    """By process group, how many collectives this rank has issued."""
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_initialized()):
+def _collectives(first: int) -> dict[tuple[str, tuple[int, ...]], int]:
+    """By process group, how many collectives this rank has issued; ranks counted from `first`."""
+    dist = sys.modules.get("torch.distributed")  # importing it would take longer than a diagnosis may
+    if dist is None or not (dist.is_available() and dist.is_initialized()):
         return {}
     world: Any = dist.distributed_c10d._world  # noqa: SLF001 - no public way to ask
     return {
-        (world.pg_names[group], tuple(dist.get_process_group_ranks(group))): group._get_sequence_number_for_group()  # noqa: SLF001
+        (
+            world.pg_names[group],
+            tuple(first + rank for rank in dist.get_process_group_ranks(group)),
+        ): group._get_sequence_number_for_group()  # noqa: SLF001
         for group in list(world.pg_map)
     }

@@ -13,12 +13,13 @@ from typing import Any, Self
 import psutil
 
 from grpo.errors import WorkerError
+from grpo.workers.groups.calls import Call
 from grpo.workers.groups.dispatches import Dispatches
-from grpo.workers.groups.failures import Death, Situation, death_reason
+from grpo.workers.groups.failures import Death, RankError, Situation, death_reason
 from grpo.workers.groups.rank_host import Answer, Diagnosis, Failure, RankHost, Where, worker_stacks
 from grpo.workers.groups.ray_session import STOP_SECONDS, RaySession
 from grpo.workers.groups.rendezvous import Membership
-from grpo.workers.groups.reservation import Reservation, Slot
+from grpo.workers.groups.reservation import Reservation, Room, Slot
 from grpo.workers.groups.watchdog import GRACE_SECONDS
 
 _GRACE_SECONDS = 3.0  # after an error in a collective: the rank that is its cause may be known a moment later
@@ -38,9 +39,10 @@ class RayGroup:
         make: Callable[..., object],
         arguments: Sequence[object] = (),
         *,
-        reservation: Reservation,
+        reservation: Reservation | Room,
         deadline_s: float,
         environment: Mapping[str, str] | None = None,
+        ranks_together: int | None = None,
     ) -> None:
         """Start one actor for each rank of the reservation and, in all at the same time, make the worker.
 
@@ -51,6 +53,7 @@ class RayGroup:
             reservation: where the ranks go.
             deadline_s: for the start, and for each call that names no other.
             environment: variables to set in the processes, besides the few that are passed on.
+            ranks_together: so many in a row are a world of their own to `join_process_group`; None: all are one.
 
         Raises:
             RankError: a rank raised, died, did not start in time, or is not where it should be.
@@ -58,6 +61,8 @@ class RayGroup:
         self._name = getattr(make, "__name__", repr(make))
         self._deadline_s = deadline_s
         self._reservation = reservation
+        self._together = ranks_together or reservation.world_size
+        self._failure: RankError | None = None
         self._session: RaySession = reservation.session
         self._dispatches = Dispatches()
         self._places: list[Where | None] = [None] * reservation.world_size
@@ -66,7 +71,7 @@ class RayGroup:
         ends = time.monotonic() + deadline_s
         try:
             self._create({**self._session.environment, **(environment or {})})
-            self._place(self._ask("where", [()] * self.world_size, deadline_s))
+            self._place(self._ask("where", dict.fromkeys(range(self.world_size), ()), deadline_s))
             self._start(make, tuple(arguments), max(1.0, ends - time.monotonic()))
         except BaseException:
             self.shutdown()
@@ -81,9 +86,19 @@ class RayGroup:
         return self._dispatches
 
     @property
+    def ended(self) -> bool:
+        """As `WorkerGroup.ended`."""
+        return self._ended
+
+    @property
     def hosts(self) -> list[str]:
         """As `WorkerGroup.hosts`."""
         return [place.host for place in self.places]
+
+    @property
+    def addresses(self) -> list[str]:
+        """As `WorkerGroup.addresses`."""
+        return [place.address for place in self.places]
 
     @property
     def places(self) -> list[Where]:
@@ -92,19 +107,21 @@ class RayGroup:
 
     def call_all(self, method: str, *arguments: object, deadline_s: float | None = None) -> list[Any]:
         """As `WorkerGroup.call_all`; the arguments are put into the object store once."""
-        import ray
-
-        self._check_alive(method)
-        shared = ray.put(arguments) if arguments else ()
-        return self._call(method, [shared] * self.world_size, deadline_s)
+        return self._begin_all(method, arguments, deadline_s, thread=None)()
 
     def call_each(
         self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None
     ) -> list[Any]:
         """As `WorkerGroup.call_each`."""
-        self._check_alive(method)
-        assert len(arguments) == self.world_size, (len(arguments), self.world_size)
-        return self._call(method, list(arguments), deadline_s)
+        return self._begin(method, arguments, deadline_s, thread=None)()
+
+    def begin_all(self, method: str, *arguments: object, deadline_s: float | None = None, beside: bool = False) -> Call:
+        """As `WorkerGroup.begin_all`."""
+        return Call(self, self._begin_all(method, arguments, deadline_s, thread=_BESIDE if beside else None))
+
+    def begin_each(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None) -> Call:
+        """As `WorkerGroup.begin_each`."""
+        return Call(self, self._begin(method, arguments, deadline_s, thread=None))
 
     def call_one(self, rank: int, method: str, *arguments: object, deadline_s: float | None = None) -> Any:
         """As `WorkerGroup.call_one`."""
@@ -151,7 +168,6 @@ class RayGroup:
         if ray.is_initialized():
             for actor in self._actors:
                 ray.kill(actor, no_restart=True)
-        self._actors = []
         _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
         for process in alive:
             process.kill()
@@ -186,46 +202,66 @@ class RayGroup:
     def _start(self, make: Callable[..., object], arguments: tuple[object, ...], deadline_s: float) -> None:
         import ray
 
-        address = self._reservation.slots[0].address
-        (port,) = self._ask("reserve_port", [(address,)], deadline_s)
-        shared = ray.put(arguments)
-        limit, size = deadline_s + GRACE_SECONDS, self.world_size
-        references = {
-            actor.start.remote(_membership(slot, size, address, port), make, shared, limit): slot.rank
-            for actor, slot in zip(self._actors, self._reservation.slots, strict=True)
-        }
+        slots, size = self._reservation.slots, self._together
+        firsts = range(0, self.world_size, size)
+        ports = self._ask("reserve_port", {first: (slots[first].address,) for first in firsts}, deadline_s)
+        shared, limit = ray.put(arguments), deadline_s + GRACE_SECONDS
+        references = {}
+        for actor, slot in zip(self._actors, slots, strict=True):
+            world = slot.rank // size
+            membership = _membership(slot, slots[world * size], size, ports[world])
+            references[actor.start.remote(membership, make, shared, limit)] = slot.rank
         self._collect("start", references, deadline_s)
 
-    def _ask(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float) -> list[Any]:
-        """Of the host rather than of the worker; of as many ranks as there are arguments."""
-        references = {
-            getattr(actor, method).remote(*own): rank
-            for rank, (actor, own) in enumerate(zip(self._actors, arguments, strict=False))
-        }
+    def _ask(self, method: str, arguments: Mapping[int, tuple[object, ...]], deadline_s: float) -> list[Any]:
+        """Of the host rather than of the worker; of the ranks that there are arguments for, in rank order."""
+        references = {getattr(self._actors[rank], method).remote(*own): rank for rank, own in arguments.items()}
         answers = self._collect(method, references, deadline_s)
         return [answers[rank] for rank in sorted(answers)]
 
-    def _call(self, method: str, arguments: Sequence[Any], deadline_s: float | None) -> list[Any]:
+    def _begin_all(
+        self, method: str, arguments: tuple[object, ...], deadline_s: float | None, *, thread: str | None
+    ) -> Callable[[], list[Any]]:
+        import ray
+
+        self._check_alive(method)
+        shared = ray.put(arguments) if arguments else ()
+        return self._begin(method, [shared] * self.world_size, deadline_s, thread=thread)
+
+    def _begin(
+        self, method: str, arguments: Sequence[Any], deadline_s: float | None, *, thread: str | None
+    ) -> Callable[[], list[Any]]:
+        """Ask all ranks; what is returned waits for their answers, until the deadline that begins now."""
+        self._check_alive(method)
+        assert len(arguments) == self.world_size, (len(arguments), self.world_size)
         limit = deadline_s or self._deadline_s
-        with self._dispatches.count(method) as dispatch:
-            references = {
-                actor.call.remote(method, own, limit + GRACE_SECONDS): rank
-                for rank, (actor, own) in enumerate(zip(self._actors, arguments, strict=True))
-            }
-            answers = self._collect(method, references, limit)
-            dispatch.rank_seconds = [answers[rank].seconds for rank in range(self.world_size)]
-        return [answers[rank].value for rank in range(self.world_size)]
+        ends = time.monotonic() + limit
+        references = {
+            actor.call.options(concurrency_group=thread).remote(method, own, limit + GRACE_SECONDS): rank
+            for rank, (actor, own) in enumerate(zip(self._actors, arguments, strict=True))
+        }
+
+        def collect() -> list[Any]:
+            with self._dispatches.count(method) as dispatch:
+                answers = self._collect(method, references, limit, ends=ends)
+                dispatch.rank_seconds = [answers[rank].seconds for rank in range(self.world_size)]
+            return [answers[rank].value for rank in range(self.world_size)]
+
+        return collect
 
     def _check_alive(self, method: str) -> None:
         if self._ended:
-            raise WorkerError(f"{self._name}: {method} was called after the group had ended")
+            why = "" if self._failure is None else f": {self._failure}"
+            raise WorkerError(f"{self._name}: {method} was called after the group had ended{why}") from self._failure
 
-    def _collect(self, method: str, references: Mapping[Any, int], deadline_s: float) -> dict[int, Any]:
+    def _collect(
+        self, method: str, references: Mapping[Any, int], deadline_s: float, *, ends: float | None = None
+    ) -> dict[int, Any]:
         """What each rank returns; raises as soon as the cause of a failure is known."""
         import ray
 
         pending, answers, failures = dict(references), {}, {}
-        ends = time.monotonic() + deadline_s
+        ends = time.monotonic() + deadline_s if ends is None else ends
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, ends - time.monotonic()))
             if not ready:
@@ -262,8 +298,10 @@ class RayGroup:
         diagnoses = self._diagnose([rank for rank in range(self.world_size) if asked and not _dead(failures, rank)])
         places = dict(enumerate(self._places))
         situation = Situation(self._name, method, places, failures, tuple(sorted(unanswered)), diagnoses, deadline_s)
+        if self._failure is None:  # else this is another thread's call, which the end of the group has ended too
+            self._failure = situation.error()
         self.shutdown()
-        raise situation.error()
+        raise self._failure
 
     def _diagnose(self, ranks: Sequence[int]) -> dict[int, Diagnosis]:
         import ray
@@ -289,8 +327,11 @@ def _dead(failures: Mapping[int, Failure | Death], rank: int) -> bool:
     return isinstance(failures.get(rank), Death)
 
 
-def _membership(slot: Slot, world_size: int, address: str, port: int) -> Membership:
-    return Membership(slot.rank, world_size, slot.node_rank, slot.local_rank, slot.local_world_size, address, port)
+def _membership(slot: Slot, first: Slot, world_size: int, port: int) -> Membership:
+    return Membership(
+        slot.rank - first.rank, world_size, slot.node_rank - first.node_rank, slot.local_rank, slot.local_world_size,
+        first.address, port, first.rank,
+    )  # fmt: skip
 
 
 def _is_here(place: Where) -> bool:

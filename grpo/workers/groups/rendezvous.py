@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _reserved: dict[int, socket.socket] = {}
@@ -24,6 +24,7 @@ class Membership:
     local_world_size: int
     master_address: str
     master_port: int
+    first: int = 0  # where in all of a worker group's ranks this group begins, if it is a part of them
 
     def environment(self) -> dict[str, str]:
         """The variables that `torch.distributed` reads, by the names of torchrun."""
@@ -65,20 +66,31 @@ def join_process_group(
         torch.distributed.DistError: the others did not come in time.
     """
     import torch.distributed as dist
-    from torch._C._distributed_c10d import HashStore, TCPStore
+    from torch._C._distributed_c10d import HashStore
 
     named = os.environ if environment is None else environment
     timeout = timedelta(seconds=timeout_s)
     if "RANK" not in named:
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout)
         return
-    rank, world_size, port = int(named["RANK"]), int(named["WORLD_SIZE"]), int(named["MASTER_PORT"])
-    held = _reserved.pop(port, None)
-    store = TCPStore(
-        named["MASTER_ADDR"], port, world_size, is_master=rank == 0, timeout=timeout,
+    rank, world_size = int(named["RANK"]), int(named["WORLD_SIZE"])
+    store = open_store(named["MASTER_ADDR"], int(named["MASTER_PORT"]), rank, world_size, timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+
+
+def open_store(address: str, port: int, rank: int, world_size: int, timeout: timedelta) -> Any:
+    """The store of a new group: rank 0, whose port it may have reserved, waits for the others.
+
+    Raises:
+        torch.distributed.DistError: the others did not come in time.
+    """
+    from torch._C._distributed_c10d import TCPStore
+
+    held = _reserved.pop(port, None) if rank == 0 else None
+    return TCPStore(
+        address, port, world_size, is_master=rank == 0, timeout=timeout,
         master_listen_fd=None if held is None else held.detach(),
     )  # fmt: skip
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 
 def leave_process_group() -> None:

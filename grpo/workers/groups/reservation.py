@@ -15,7 +15,7 @@ from grpo.workers.groups.ray_session import Node, RaySession
 
 _POLL_SECONDS = 0.2
 _BUSY_SECONDS = 10.0  # what an ended group had held comes back within a second or two
-_COLOCATED_SHARE = 0.5  # the engine has the other half of rank 0's
+_SMALLEST_SHARE = 10_000  # Ray counts resources in parts so small
 _NODE_LABEL = "ray.io/node-id"
 _Answer = TypeVar("_Answer")
 
@@ -30,6 +30,32 @@ class Slot:
     node_rank: int
     local_rank: int
     local_world_size: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """Places of a reservation for the ranks of one group; several groups may have the same ones."""
+
+    reservation: Reservation
+    bundles: tuple[int, ...]  # of the reservation's ranks, by the group's
+    share: float  # of what is reserved there, for each rank
+
+    @property
+    def session(self) -> RaySession:
+        return self.reservation.session
+
+    @property
+    def world_size(self) -> int:
+        return len(self.bundles)
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Where the ranks run, counted within the group."""
+        return _slots([self.reservation.slots[bundle] for bundle in self.bundles])
+
+    def options(self, rank: int) -> dict[str, Any]:
+        """As `Reservation.options`."""
+        return self.reservation.options(self.bundles[rank], share=self.share)
 
 
 def assign(
@@ -58,10 +84,7 @@ def _room(has: Mapping[str, float], need: Mapping[str, float]) -> int:
 
 
 class Reservation:
-    """Resources of the cluster, held for `world_size` ranks until `release`.
-
-    Several groups may share it: an actor of rank r takes `share` of what is reserved for rank r.
-    """
+    """Resources of the cluster, held for `world_size` ranks until `release`. Groups may share them: see `Room`."""
 
     def __init__(
         self,
@@ -71,7 +94,6 @@ class Reservation:
         gpus_per_worker: int = 0,
         cpus_per_worker: float = 1,
         ranks_per_node: int | None = None,
-        share: float = 1.0,
         nodes: int = 1,
         join_deadline_s: float = 0.0,
         deadline_s: float = 60.0,
@@ -84,7 +106,6 @@ class Reservation:
             gpus_per_worker: of each rank.
             cpus_per_worker: of each rank.
             ranks_per_node: exactly so many on each node; None: as few nodes as will do.
-            share: of a rank's resources, for each actor that runs there.
             nodes: that the cluster is to have in the end.
             join_deadline_s: seconds that they may take to come up; a cluster that has them all is not waited for.
             deadline_s: seconds that Ray may take.
@@ -97,7 +118,6 @@ class Reservation:
         assert ranks_per_node is None or world_size % ranks_per_node == 0, (world_size, ranks_per_node)
         self.session = session
         self.world_size = world_size
-        self._share = share
         self._need = {"CPU": float(cpus_per_worker)} | ({"GPU": float(gpus_per_worker)} if gpus_per_worker else {})
         joined = _poll(lambda: len(session.nodes()) >= nodes or None, join_deadline_s)
         missing = "" if joined else f" ({nodes} nodes were waited for, {join_deadline_s:g} s)"
@@ -105,13 +125,13 @@ class Reservation:
         self.slots = _slots(chosen)
         self._group: Any = self._reserve(deadline_s)
 
-    def options(self, rank: int) -> dict[str, Any]:
-        """Of a Ray actor that is to run where `rank` runs."""
+    def options(self, rank: int, *, share: float = 1.0) -> dict[str, Any]:
+        """Of a Ray actor that is to run where `rank` runs, with this share of what is reserved there."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         return {
-            "num_cpus": self._need["CPU"] * self._share,
-            "num_gpus": self._need.get("GPU", 0.0) * self._share,
+            "num_cpus": self._need["CPU"] * share,
+            "num_gpus": self._need.get("GPU", 0.0) * share,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(
                 placement_group=self._group, placement_group_bundle_index=rank
             ),
@@ -167,7 +187,7 @@ class Reservation:
         return group
 
 
-def _slots(chosen: Sequence[Node]) -> list[Slot]:
+def _slots(chosen: Sequence[Node | Slot]) -> list[Slot]:
     order = list(dict.fromkeys(node.node_id for node in chosen))
     slots: list[Slot] = []
     for rank, node in enumerate(chosen):
@@ -201,8 +221,16 @@ def _amounts(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{resources.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))
 
 
+@dataclass(frozen=True)
+class Rooms:
+    """Of a run: where the ranks of its policy go, and those of its engines."""
+
+    policy: Room
+    engines: Room
+
+
 @contextmanager
-def reserved_for(config: Config) -> Iterator[Reservation | None]:
+def reserved_for(config: Config) -> Iterator[Rooms | None]:
     """Ray and room in it for all that `config` runs in workers; None with `cluster.launcher=in_process`.
 
     Raises:
@@ -212,13 +240,44 @@ def reserved_for(config: Config) -> Iterator[Reservation | None]:
     if cluster.launcher != "ray":
         yield None
         return
-    ranks, gpus = layout(config).training_gpus, cluster.gpus_per_node
+    ranks, gpus = cluster.num_nodes * cluster.gpus_per_node or cluster.cpu_ranks, cluster.gpus_per_node
     per_node = ranks // cluster.num_nodes if cluster.num_nodes > 1 else None
     with (
         RaySession(address=cluster.ray_address, cpus=ranks, gpus=gpus) as session,
         Reservation(
-            session, ranks, gpus_per_worker=min(1, gpus), ranks_per_node=gpus or per_node, share=_COLOCATED_SHARE,
+            session, ranks, gpus_per_worker=min(1, gpus), ranks_per_node=gpus or per_node,
             nodes=cluster.num_nodes, join_deadline_s=cluster.join_timeout_s, deadline_s=cluster.worker_timeout_s,
         ) as reservation,
     ):  # fmt: skip
-        yield reservation
+        yield divided(reservation, config)
+
+
+def divided(reservation: Reservation, config: Config) -> Rooms:
+    """A reservation between policy and engines.
+
+    Colocated engine rank e has the place of policy rank e, and half of it. Engines of their own have the last GPUs. A
+    run on CPUs has nothing to divide: its engines lie beside the training ranks in turn, each engine on one node.
+    """
+    ranks = layout(config)
+    training, places = range(ranks.training_gpus), range(reservation.world_size)
+    if config.cluster.gpus_per_node:
+        engines = places[-ranks.generation_gpus :]
+    else:
+        engines = _beside(reservation.slots, ranks.engines, ranks.engine_parallel_size)
+    most = max(engines.count(place) + (place in training) for place in places)
+    share = _SMALLEST_SHARE // most / _SMALLEST_SHARE
+    return Rooms(Room(reservation, tuple(training), share), Room(reservation, tuple(engines), share))
+
+
+def _beside(slots: Sequence[Slot], engines: int, size: int) -> list[int]:
+    """For each rank of `engines` of `size` the place that it has: node after node, and in turn within a node."""
+    nodes = [
+        [slot.rank for slot in slots if slot.node_rank == node] for node in sorted({slot.node_rank for slot in slots})
+    ]
+    taken = dict.fromkeys(range(len(nodes)), 0)
+    places: list[int] = []
+    for engine in range(engines):
+        node = engine % len(nodes)
+        places += [nodes[node][(taken[node] + rank) % len(nodes[node])] for rank in range(size)]
+        taken[node] += size
+    return places

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from grpo.errors import WorkerError
+from grpo.workers.groups.calls import Call
 from grpo.workers.groups.dispatches import Dispatches
 
 
@@ -18,8 +19,18 @@ class WorkerGroup(Protocol):
     def world_size(self) -> int: ...
 
     @property
+    def ended(self) -> bool:
+        """Whether no calls can be made any more, after `shutdown` or a failure."""
+        ...
+
+    @property
     def hosts(self) -> list[str]:
         """The name of each rank's machine."""
+        ...
+
+    @property
+    def addresses(self) -> list[str]:
+        """The address of each rank's machine, for the other ranks."""
         ...
 
     @property
@@ -39,6 +50,17 @@ class WorkerGroup(Protocol):
 
     def call_one(self, rank: int, method: str, *arguments: object, deadline_s: float | None = None) -> Any:
         """Call a method of one rank."""
+        ...
+
+    def begin_all(self, method: str, *arguments: object, deadline_s: float | None = None, beside: bool = False) -> Call:
+        """As `call_all`, but return at once; `calls.wait` has the answers. Other groups may be asked meanwhile.
+
+        With `beside` it runs on a thread of its own in every rank, and does not wait for other calls.
+        """
+        ...
+
+    def begin_each(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None) -> Call:
+        """As `call_each`, but return at once; `calls.wait` has the answers. Other groups may be asked meanwhile."""
         ...
 
     def call_beside(self, method: str, *arguments: object, deadline_s: float | None = None) -> list[Any]:
@@ -65,9 +87,19 @@ class InProcessGroup:
         return 1
 
     @property
+    def ended(self) -> bool:
+        """As `WorkerGroup.ended`."""
+        return self._worker is None
+
+    @property
     def hosts(self) -> list[str]:
         """As `WorkerGroup.hosts`."""
         return [platform.node()]
+
+    @property
+    def addresses(self) -> list[str]:
+        """As `WorkerGroup.addresses`: whoever works with this process is on the same machine."""
+        return ["127.0.0.1"]
 
     @property
     def dispatches(self) -> Dispatches:
@@ -96,6 +128,15 @@ class InProcessGroup:
                 return getattr(self._worker, method)(*arguments)
             finally:
                 dispatch.rank_seconds = [perf_counter() - started]
+
+    def begin_all(self, method: str, *arguments: object, deadline_s: float | None = None, beside: bool = False) -> Call:
+        """As `WorkerGroup.begin_all`, on a thread of its own."""
+        del beside
+        return Call(self, lambda: self.call_all(method, *arguments, deadline_s=deadline_s))
+
+    def begin_each(self, method: str, arguments: Sequence[tuple[object, ...]], deadline_s: float | None = None) -> Call:
+        """As `WorkerGroup.begin_each`, on a thread of its own."""
+        return Call(self, lambda: self.call_each(method, arguments, deadline_s))
 
     def call_beside(self, method: str, *arguments: object, deadline_s: float | None = None) -> list[Any]:
         """As `WorkerGroup.call_beside`, on the thread of the caller."""

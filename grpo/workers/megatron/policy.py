@@ -28,6 +28,7 @@ from grpo.models.megatron.shape import ModelShape
 from grpo.models.megatron.weights import SafetensorsFolder, dtype_is_wide
 from grpo.placement.plan import plan_of
 from grpo.placement.resources import Resource
+from grpo.refit.manifest import Weight
 from grpo.workers.megatron.attention import CausalAttention
 from grpo.workers.megatron.compat import check_version
 from grpo.workers.megatron.cpu_shim import megatron_on_cpu
@@ -185,6 +186,11 @@ class MegatronPolicy(PlacedPolicy):
     def step_metrics(self) -> dict[str, float]:
         """See `Policy.step_metrics`: the padding of log-prob passes."""
         return self._padding.take()
+
+    def describe_weights(self) -> list[Weight]:
+        """See `Policy.describe_weights`."""
+        dtype = str(self._dtype).removeprefix("torch.")
+        return [Weight(name, self._weights.shape(name), dtype) for name in self._weights.names_of_model()]
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights as the forward pass sees them (compute dtype), under transformers names, tied ones once.

@@ -26,6 +26,7 @@ from grpo.models.locate import locate_model
 from grpo.models.sharded_loading import random_weights, shape_of_model, stored_weights
 from grpo.placement.plan import plan_of
 from grpo.placement.resources import Resource
+from grpo.refit.manifest import Weight
 from grpo.workers.offload.movable import PlacedPolicy, Resources
 from grpo.workers.policy.architecture import check_supported
 from grpo.workers.policy.attention import use_causal_attention
@@ -176,6 +177,10 @@ class DTensorPolicy(PlacedPolicy):
     def step_metrics(self) -> dict[str, float]:
         """See `Policy.step_metrics`: the padding of log-prob passes."""
         return self._padding.take()
+
+    def describe_weights(self) -> list[Weight]:
+        """See `Policy.describe_weights`."""
+        return self._execution.described_weights()
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights as the forward pass sees them (compute dtype), under Hugging Face names, tied ones once.

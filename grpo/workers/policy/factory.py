@@ -13,7 +13,7 @@ from grpo.config.schema import Config
 from grpo.errors import ConfigError
 from grpo.workers.groups.ray_group import RayGroup
 from grpo.workers.groups.rendezvous import join_process_group, leave_process_group
-from grpo.workers.groups.reservation import Reservation
+from grpo.workers.groups.reservation import Room
 from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.group import PolicyGroup
 from grpo.workers.policy.parallel import ParallelContext
@@ -22,21 +22,21 @@ from grpo.workers.protocol import StatefulPolicy
 
 
 @contextmanager
-def started_policy(config: Config, reservation: Reservation | None) -> Iterator[StatefulPolicy | PolicyGroup]:
-    """The policy in this process, or with a reservation in a worker for each of its ranks, ended on leaving.
+def started_policy(config: Config, room: Room | None) -> Iterator[StatefulPolicy | PolicyGroup]:
+    """The policy in this process, or with room for workers in one for each of its ranks, ended on leaving.
 
     Raises:
         ConfigError, ModelError: as the policy raises them in this process.
         WorkerError: a worker raised, died or did not start within `cluster.worker_timeout_s`.
     """
     with ExitStack() as stack:
-        if reservation is None:
+        if room is None:
             if _offloads(config) and not dist.is_initialized():  # an engine may have made this process one rank
                 stack.callback(leave_process_group)
             yield _policy_of_rank(config)
             return
         group = RayGroup(
-            make_rank, [config], reservation=reservation, deadline_s=config.cluster.worker_timeout_s,
+            make_rank, [config], reservation=room, deadline_s=config.cluster.worker_timeout_s,
             environment={"OMP_NUM_THREADS": str(config.cluster.cpu_threads or 1)},
         )  # fmt: skip
         stack.callback(group.shutdown)

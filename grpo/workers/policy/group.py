@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,13 @@ from grpo.checkpoint.rank_state import Staged, staged_together
 from grpo.checkpoint.reading import OpenCheckpoint
 from grpo.errors import WorkerError
 from grpo.placement.resources import Residence, Resource
-from grpo.workers.groups.packed import BUCKET_BYTES, PackedTensor
 from grpo.workers.groups.worker_group import WorkerGroup
 from grpo.workers.protocol import UpdateResult
 
 # What a rank's work on a call counts as.
 _PHASES = {
     "logprobs": "timing/logprobs", "reference_logprobs": "timing/logprobs", "train": "timing/policy_training",
-    "open_weights": "timing/refit", "next_tensors": "timing/refit", "stage_state": "timing/checkpoint",
+    "refit_send": "timing/refit", "stage_state": "timing/checkpoint",
 }  # fmt: skip
 
 
@@ -41,13 +40,16 @@ class PolicyGroup:
     must be at the same version of the weights.
     """
 
-    def __init__(self, group: WorkerGroup, *, bucket_bytes: int = BUCKET_BYTES) -> None:
-        """Tensors travel `bucket_bytes` at a time, or one if it is larger."""
+    def __init__(self, group: WorkerGroup) -> None:
         self._group = group
-        self._bucket_bytes = bucket_bytes
         self._measured: dict[str, float] = {}
         self.weight_version = self._agreed(group.call_all("weight_version"))
         self._residences: dict[Resource, Residence] = group.call_all("residences")[0]
+
+    @property
+    def workers(self) -> WorkerGroup:
+        """The ranks."""
+        return self._group
 
     def logprobs(self, batch: Batch) -> Tensor:
         """[T] float32 on the CPU; see `Policy.logprobs`."""
@@ -71,14 +73,6 @@ class PolicyGroup:
         self._measured |= _largest(measured)
         result: UpdateResult = results[0]
         return result
-
-    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights as copies on the CPU, a bucket at a time; all ranks take part in each."""
-        bucket = self._group.call_all("open_weights", self._bucket_bytes)[0]
-        yield from _unpacked(bucket)
-        while self._is_full(bucket):
-            bucket = self._group.call_all("next_tensors")[0]
-            yield from _unpacked(bucket)
 
     def stage(self, *, copy: bool) -> Staged:
         """As `RankStates.stage`."""
@@ -135,20 +129,12 @@ class PolicyGroup:
         """End the ranks; more than once does no harm."""
         self._group.shutdown()
 
-    def _is_full(self, bucket: Sequence[PackedTensor]) -> bool:
-        """Only the last one is not."""
-        return sum(tensor.data.nbytes for tensor in bucket) >= self._bucket_bytes
-
     def _agreed(self, versions: Sequence[int]) -> int:
         if len(set(versions)) > 1:
             self._group.shutdown()
             told = ", ".join(f"rank {rank}: {version}" for rank, version in enumerate(versions))
             raise WorkerError(f"the ranks of the policy are at different versions of the weights: {told}")
         return versions[0]
-
-
-def _unpacked(bucket: Sequence[PackedTensor]) -> Iterator[tuple[str, Tensor]]:
-    return (tensor.unpack() for tensor in bucket)
 
 
 def _largest(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from grpo.algorithm.metrics import MetricSums
 from grpo.checkpoint.pieces import Piece
 from grpo.config.schema import Policy
+from grpo.refit.manifest import Weight
 from grpo.workers.policy.architecture import checkpoint_activations
 from grpo.workers.policy.logprob_model import LogprobModel
 from grpo.workers.policy.optimizer import OPTIMIZERS
@@ -52,6 +53,10 @@ class LocalExecution:
 
     def total_tokens(self, values: Tensor) -> Tensor:
         return values
+
+    def described_weights(self) -> list[Weight]:
+        """What `whole_weights` gives."""
+        return [Weight.of(name, each) for name, each in self.compute.model.named_parameters()]
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         """In the compute dtype; the live tensors."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,19 @@ from grpo.checkpoint.rank_state import RankState, Staged
 from grpo.checkpoint.reading import open_checkpoint
 from grpo.errors import CheckpointError
 from grpo.placement.resources import Residence, Resource
+from grpo.refit.endpoints import RefitSource
 from grpo.telemetry.environment import describe_node
 from grpo.telemetry.memory import memory_metrics
-from grpo.workers.groups.packed import PackedTensor, buckets
 from grpo.workers.protocol import StatefulPolicy, UpdateResult
 
 
-class RankPolicy:
+class RankPolicy(RefitSource):
     """Holds a `Policy`. All ranks are asked the same; only the first answers with tensors."""
 
     def __init__(self, make: Callable[..., StatefulPolicy], *arguments: object) -> None:
         """`make` is called with `arguments`; it joins the process group if the ranks need one."""
         self._policy = make(*arguments)
-        self._outgoing: Iterator[list[tuple[str, Tensor]]] = iter(())
+        super().__init__(self._policy)
         self._state = RankState(self._policy, _rank(), with_rng=True)
 
     def weight_version(self) -> int:
@@ -48,19 +48,6 @@ class RankPolicy:
         """The result, the version of the weights after it, and what this process measured since the last update."""
         result = self._policy.train(batch)
         return result, self._policy.weight_version, {**memory_metrics(), **self._policy.step_metrics()}
-
-    def open_weights(self, bucket_bytes: int) -> list[PackedTensor] | None:
-        """The first bucket of the weights; see `next_tensors`."""
-        self._outgoing = buckets(self._policy.export_weights(), bucket_bytes)
-        return self.next_tensors()
-
-    def next_tensors(self) -> list[PackedTensor] | None:
-        """The next bucket of what was opened last, from the first rank; not full only if it is the last.
-
-        Weights are gathered while they are taken, so every rank must take every bucket.
-        """
-        bucket = next(self._outgoing, [])
-        return [PackedTensor.pack(name, tensor) for name, tensor in bucket] if _is_first() else None
 
     def stage_state(self, copy: bool) -> Staged:  # noqa: FBT001 (calls between processes have no keywords)
         """As `RankState.stage`."""

@@ -24,6 +24,7 @@ from grpo.checkpoint.pieces import Piece
 from grpo.config.schema import Policy
 from grpo.models.parallel_plans import shard_range, tensor_parallel
 from grpo.models.sharded_loading import Reader, restore_buffers
+from grpo.refit.manifest import Weight
 from grpo.workers.policy.architecture import checkpoint_activations
 from grpo.workers.policy.local import frozen
 from grpo.workers.policy.logprob_model import LogprobModel, attention_width, matrix_parameters
@@ -89,6 +90,11 @@ class ShardedExecution:
 
     def total_tokens(self, values: Tensor) -> Tensor:
         return sum_tokens(values, self._device, self._parallel.dp_group)
+
+    def described_weights(self) -> list[Weight]:
+        """What `whole_weights` gives."""
+        dtype = str(self._dtype).removeprefix("torch.")
+        return [Weight(name, tuple(each.shape), dtype) for name, each in self.masters.named_parameters()]
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         """In the compute dtype, gathered one at a time: every rank takes them all."""

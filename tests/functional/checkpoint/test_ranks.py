@@ -8,13 +8,13 @@ import torch
 
 from grpo.errors import EXIT_REQUEUE, WorkerError
 from grpo.telemetry.reader import read_run
-from grpo.workers.generation import remote
+from grpo.workers.generation import engine_group
 from grpo.workers.policy.group import PolicyGroup
 from tests.support.quick_run import run_quick
 from tests.support.run_contents import metrics_of, state_of
 from tests.support.stuck_engine import CALL, StuckEngine
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("shared_ray")]
 STEPS = 4
 OPTIONS = (f"grpo.max_num_steps={STEPS}", "grpo.val_period=2", "checkpointing.save_period=1")
 RANKS = ("cluster.launcher=ray", "cluster.cpu_ranks=2", "policy.train_micro_batch_size=6")
@@ -68,12 +68,12 @@ def test_a_run_of_which_a_rank_was_killed_goes_on_from_its_last_checkpoint(whole
     assert_close(tmp_path / "run", whole)
 
 
-@pytest.mark.parametrize("sleep_level", [0, 2])
+@pytest.mark.parametrize("sleep_level", [pytest.param(0, marks=pytest.mark.nightly), 2])
 def test_a_stop_gives_up_what_an_engine_in_another_process_samples(tmp_path, monkeypatch, sleep_level):
     options = (*OPTIONS, "grpo.val_period=0", "grpo.val_at_start=false", "checkpointing.stop_grace_s=0")
     # With a save that is still to be made, for which the policy needs the engine's memory.
     sleeping = [f"policy.generation.colocated.sleep_level={sleep_level}", "checkpointing.save_period=4"]
-    monkeypatch.setattr(remote, "EngineProcess", StuckEngine)
+    monkeypatch.setattr(engine_group, "EngineRank", StuckEngine)
     outcome = run_quick(tmp_path / "run", *options, "cluster.launcher=ray", *(sleeping if sleep_level else [])).outcome
     assert (outcome.steps, outcome.stopped_by, outcome.saved) == (CALL - 1, "SIGUSR1", True)
     assert read_run(tmp_path / "run").manifest.exit_code == EXIT_REQUEUE

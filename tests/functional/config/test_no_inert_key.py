@@ -17,7 +17,7 @@ from grpo.hub.plan import plan_fetch
 from grpo.telemetry.loggers import build_loggers, close_all
 from grpo.trainer.run import train
 from grpo.trainer.supported import check_runnable
-from grpo.workers.generation import remote_stream
+from grpo.workers.generation import engine_rank
 from grpo.workers.generation.vllm import VllmGenerator
 from grpo.workers.generation.vllm_arguments import engine_arguments
 from tests.support.config_reads import record_reads
@@ -44,7 +44,7 @@ RUNS = {
     "packing": ["policy.sequence_packing.enabled=true"],
     "dynamic batching": ["policy.dynamic_batching.enabled=true"],
     "vllm": ["policy.generation.backend=vllm"],
-    "ray": ["cluster.launcher=ray"],
+    "ray": ["cluster.launcher=ray", "cluster.cpu_engine_ranks=2"],
     "saves in the background": ["checkpointing.async_save=true"],
     "async": [
         "policy.generation.backend=vllm", "cluster.launcher=ray", "policy.generation.colocated.enabled=false",
@@ -111,9 +111,9 @@ def read_by_an_engine_on_a_gpu(tmp_path):
 def read_by_an_engine_that_samples_on(tmp_path, monkeypatch):
     """In a run it is made in a process of its own."""
     engine = VllmGenerator.__new__(VllmGenerator)
-    monkeypatch.setattr(remote_stream, "make_local_generator", lambda *_: engine)
+    monkeypatch.setattr(engine_rank, "make_local_generator", lambda *_: engine)
     with record_reads(load_config("tiny").config) as reads:
-        remote_stream.stepped_engine(reads.config, tmp_path)
+        engine_rank.stepped_engine(reads.config, tmp_path)
     return reads
 
 

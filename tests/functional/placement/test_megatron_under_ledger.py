@@ -14,6 +14,7 @@ from tests.support.placement_cells import (
     OFFLOADS,
     Bench,
     Cell,
+    bench_of,
     cell_config,
     cells,
     config_of,
@@ -107,10 +108,9 @@ def test_a_restored_optimizer_is_offloaded_and_brought_back_like_its_own(folder)
 @pytest.mark.parametrize("residence", [HOST, FREED])
 def test_an_offload_after_the_checkpoint_of_a_separate_run_is_caught_by_the_next_update(residence, folder):
     """Report 3 of the reference runs."""
-    with Ledger() as ledger:
-        separate = cell_config(Cell(rollouts="async", plan="separate", backend="megatron"), folder)
-        bench = Bench(separate, folder, ledger)
-        bench.follow("policy_training", "checkpoint", "policy_training", "checkpoint")
+    cell = Cell(rollouts="async", plan="separate", backend="megatron")
+    with Ledger() as ledger, bench_of(cell, folder, ledger) as bench:
+        bench.follow("refit", "generation", "policy_training", "checkpoint", "policy_training", "checkpoint")
         misplace(ledger, bench.policy, Resource.OPTIMIZER_STATE, residence)
         with pytest.raises(MixedResidenceError, match=r"adamw|foreach_add"):
             bench.do("policy_training")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.small_run import run_small
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("shared_ray")]
 KL = ("loss_fn.reference_policy_kl_penalty=0.1", "loss_fn.force_on_policy_ratio=false", "grpo.max_num_steps=3")
 MOVES = (
     "policy.offload_reference=true", "policy.generation.colocated.offload_optimizer=true",

@@ -11,7 +11,7 @@ import pytest
 from tests.functional.workers.groups.conftest import gone
 from tests.support.small_run import SMALL
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray-own")]
 ROOT = Path(__file__).parents[3]
 
 

@@ -1,15 +1,18 @@
 """Every layout of both backends through the whole trainer, in workers; at night."""
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
-from grpo.workers.groups.ray_session import RaySession
 from tests.support.run_metrics import compare_runs
 from tests.support.small_run import run_small
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600), pytest.mark.xdist_group("ray")]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.usefixtures("shared_ray"),
+]
 BATCHING = {
     "static": [],
     "dynamic": ["policy.dynamic_batching.enabled=true"],
@@ -22,12 +25,6 @@ CELLS = [
     for data, tensor, pipeline, sequence in itertools.product((1, 2, 4), (1, 2), (1, 2), (False, True))
     if (tensor > 1 or not sequence) and data * tensor * pipeline > 1 and data <= most and pipeline <= stages
 ]
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[RaySession]:
-    with RaySession(cpus=8) as started:
-        yield started
 
 
 @pytest.fixture(scope="module", params=list(BATCHING))
@@ -59,7 +56,7 @@ def layout_of(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: "-".join(map(str, cell.values())))
-def test_a_run_in_this_layout_is_that_of_one_process(tmp_path, session, batching, cell):
+def test_a_run_in_this_layout_is_that_of_one_process(tmp_path, batching, cell):
     overrides, alone = batching
     run_small(tmp_path / "ranks", *overrides, *layout_of(cell))
     compare_runs(tmp_path / "ranks", alone)

@@ -17,14 +17,14 @@ def reference_objective(case, options, tokens, sequences):
             rows.setdefault(case["ids"][t], []).append(t)
     old = [x.detach() for x in case["l"]] if options["force_on_policy_ratio"] else case["old"]
     loss = torch.zeros((), dtype=torch.float64)
-    seen, ratios, sequence_errors = Counter(), [], []
+    seen, ratios, sequence_errors, sequence_distances = Counter(), [], [], []
     for sequence, members in rows.items():
         advantage = case["advantages"][sequence]
         differences = [number(old[t] - case["gen"][t]) for t in members]
         seen["dropped"] += dropped(differences, options)
         sequence_ratio = torch.exp(torch.stack([case["l"][t] - old[t] for t in members]).mean().clamp(-20, 20))
         share = token_share(len(members), options, tokens, sequences)
-        errors = []
+        errors, distances = [], []
         for t, difference, (w, outside) in zip(
             members, differences, sequence_weights(differences, options), strict=True
         ):
@@ -48,8 +48,11 @@ def reference_objective(case, options, tokens, sequences):
             seen.update({"kl_penalty": plain_kl, "nonfinite": w == 0.0 and not outside})
             ratios.append(number(ratio))
             errors.append(diagnose(case, t, difference, seen))
+            distances.append(abs(difference) if math.isfinite(difference) else 0.0)
         sequence_errors.append(sum(errors) / len(errors))
-    metrics = metrics_of(seen, options, tokens, sequences, ratios=ratios, sequence_errors=sequence_errors)
+        sequence_distances.append(sum(distances) / len(distances))
+    of_sequences = {"token_mult_prob_error": sequence_errors, "logprob_difference": sequence_distances}
+    metrics = metrics_of(seen, options, tokens, sequences, ratios=ratios, of_sequences=of_sequences)
     return loss, {"loss": number(loss), **metrics}
 
 
@@ -66,7 +69,7 @@ def diagnose(case, t, difference, seen):
     return error
 
 
-def metrics_of(seen, options, tokens, sequences, *, ratios, sequence_errors):
+def metrics_of(seen, options, tokens, sequences, *, ratios, of_sequences):
     means = [
         "clip_fraction", "sampling_importance_ratio", "kl_penalty", "token_mult_prob_error", "gen_kl_error",
         "approx_entropy", "entropy", "logprob_difference",
@@ -86,8 +89,8 @@ def metrics_of(seen, options, tokens, sequences, *, ratios, sequence_errors):
         metrics["is_oob_sequence_ratio"] = seen["dropped"] / sequences if sequences else 0.0
     if ratios:
         metrics |= {"probs_ratio_min": min(ratios), "probs_ratio_max": max(ratios)}
-        metrics["token_mult_prob_error_max"] = max(sequence_errors)
-        metrics["token_mult_prob_error_p99"] = percentile(sequence_errors, 0.99)
+        for name, values in of_sequences.items():
+            metrics |= {f"{name}_max": max(values), f"{name}_p99": percentile(values, 0.99)}
     return metrics
 
 

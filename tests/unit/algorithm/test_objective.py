@@ -224,6 +224,9 @@ def test_one_bad_sequence_shows_in_the_maximum_though_the_mean_hides_it():
     assert metrics["token_mult_prob_error"] == pytest.approx(1 + 99 / 200)
     assert metrics["token_mult_prob_error_max"] == pytest.approx(100)
     assert metrics["token_mult_prob_error_p99"] == pytest.approx(1)
+    assert metrics["logprob_difference"] == pytest.approx(math.log(100) / 200)
+    assert metrics["logprob_difference_max"] == pytest.approx(math.log(100))
+    assert metrics["logprob_difference_p99"] == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_repeating_every_sequence(sizes, chosen, seed, times):
     again_loss, again = evaluate([repeated], chosen, denominators_of(repeated))
     assert again_loss == pytest.approx(loss, rel=1e-10, abs=1e-12)
     totals = {"trained_tokens", "trained_sequences", "nonfinite_importance_weights"}
-    interpolated = {"token_mult_prob_error_p99"}
+    interpolated = {"token_mult_prob_error_p99", "logprob_difference_p99"}
     for name, value in metrics.items():
         if name not in interpolated:
             assert again[name] == pytest.approx(value * (times if name in totals else 1), rel=1e-9, abs=1e-12), name

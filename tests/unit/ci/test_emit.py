@@ -105,11 +105,31 @@ def test_each_report_that_the_gate_looks_for_is_uploaded_also_of_a_failure():
 def test_the_gates_of_the_other_systems_always_run():
     gate = GITLAB["gate"]
     assert all(rule["when"] == "always" for rule in gate["rules"])
-    assert set(gate["needs"]) == {"lint", "checks", "unit", "functional"}
+    assert set(gate["needs"]) == {"lint", "checks", "unit", "functional", "slurm"}
     *_, wait, last = BUILDKITE["pipeline"]["steps"]
     assert wait["continue_on_failure"] is True
-    for key in ("lint", "checks", "unit", "functional"):
+    for key in ("lint", "checks", "unit", "functional", "slurm"):
         assert f"outcome --step {key}" in last["command"]
+
+
+def test_jobs_run_on_a_real_slurm_on_every_change_and_all_of_them_at_night():
+    gates = [
+        GITHUB["gate"]["jobs"]["slurm"]["steps"],
+        GITLAB["slurm"]["script"],
+        [step["command"] for step in BUILDKITE["pipeline"]["steps"] if step.get("key") == "slurm"],
+    ]
+    nights = [
+        GITHUB["nightly"]["jobs"]["slurm"]["steps"],
+        GITLAB["whole-slurm"]["script"],
+        [step["command"] for step in BUILDKITE["nightly"]["steps"] if step.get("key") == "slurm"],
+    ]
+    for gate, night in zip(gates, nights, strict=True):
+        assert "then nox -s slurm; else sudo -E env" in str(gate)
+        assert 'then nox -s slurm -- -m "" tests/slurm; else sudo' in str(night)
+    # A session that was left out leaves no report, and without one the gate stays shut.
+    for path in (".github/workflows/gate.yml", ".gitlab-ci.yml", ".buildkite/pipeline.yml"):
+        assert re.search(r"--expect unit-\S+( unit-\S+)* slurm ", FILES[path])
+    assert "$$(id -u)" in FILES[".buildkite/pipeline.yml"]
 
 
 def test_every_step_installs_nox_before_it_runs_it():

@@ -101,6 +101,38 @@ def test_a_shard_of_the_gate_leaves_its_report_in_a_folder_of_its_own(tasks):
     assert session.ran[-1][-1] == "--junitxml=runs/junit/functional-2/functional.xml"
 
 
+class EndedError(Exception):
+    """Stands for what nox raises."""
+
+
+@pytest.mark.parametrize(("given", "how"), [([], "skip"), (["-k", "lost", "tests/slurm"], "error")])
+@pytest.mark.parametrize("missing", [(1000, "/bin/apt-get", "no root"), (0, None, "no apt-get")])
+def test_where_there_can_be_no_slurm_that_is_said_and_never_a_pass(tasks, monkeypatch, given, how, missing):
+    user, apt, said = missing
+
+    def ends(name):
+        def end(message):
+            raise EndedError(f"{name}: {message}")
+
+        return end
+
+    session = Session(*given)
+    session.skip, session.error = ends("skip"), ends("error")
+    monkeypatch.setattr(tasks.os, "geteuid", lambda: user)
+    monkeypatch.setattr(tasks.shutil, "which", lambda name: apt)
+    with pytest.raises(EndedError, match=f"{how}: NO JOB HAS RUN ON A SLURM: there is {said}"):
+        tasks.slurm(session)
+    assert session.ran == []
+
+
+def test_jobs_on_a_slurm_leave_a_report_in_the_order_of_their_files(tasks, monkeypatch):
+    session = Session()
+    monkeypatch.setattr(tasks.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(tasks.shutil, "which", lambda name: f"/bin/{name}")
+    tasks.slurm(session)
+    assert session.ran == [["pytest", "-p", "no:randomly", "--junitxml=runs/junit/slurm.xml", "tests/slurm"]]
+
+
 def test_the_script_of_ci_runs_the_gate_and_the_readmes_command():
     script = (ROOT / ".ci" / "run").read_text()
     (command,) = re.findall(
@@ -109,6 +141,7 @@ def test_the_script_of_ci_runs_the_gate_and_the_readmes_command():
     lines = [line.removeprefix(".nox/runner/bin/") for line in script.splitlines()]
     assert command in lines
     assert any(line.startswith("nox -s gate -- --only lint checks plugin") for line in lines)
+    assert "nox -s slurm" in lines
 
 
 def test_the_readme_names_every_command_and_guide():

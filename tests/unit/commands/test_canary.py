@@ -35,7 +35,11 @@ def test_below_the_partitions_rates_is_exit_code_1(run, measured, tmp_path, monk
     for rate, expected in ((800, 1), (710, 0)):
         (matrices / "partitions" / "here.yaml").write_text(site % rate)
         code, text, _ = run(
-            "canary", "--out", tmp_path / "c.json", "--partition", "here", "--matrices", matrices
+            "canary", "--out", tmp_path / "c.json", "--partition", "here", "--matrices", matrices,
+            "--bad", tmp_path / f"bad-{rate}",
         )  # fmt: skip
         assert code == expected
         assert ("88 % of the partition's 800" in " ".join(text.split())) == bool(expected)
+    # What a job script blames, and nothing where nothing is wrong.
+    assert (tmp_path / "bad-800").read_text() == "node0\n"
+    assert not (tmp_path / "bad-710").exists()

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 
+from grpo.config.schema.base import Section
 from grpo.matrix.design import cells
 from grpo.matrix.judge import judge_row
 from grpo.matrix.judge.bands import TOKENS, band_of, higher_is_worse, provisional
 from grpo.matrix.load import REFERENCE_PREFIXES, load_matrix
-from grpo.matrix.schema import LAYERS, Bound, Checks, Reference
+from grpo.matrix.schema import LAYERS, Bound, Checks, Partition, Reference
 from grpo.matrix.schema.case import Cadence, Statistic, Tier
 from grpo.matrix.select import matches
 
@@ -136,3 +138,18 @@ def test_every_paths_pattern_means_a_file():
 def test_designs_have_cells():
     for suite in MATRIX.suites.values():
         assert not suite.factors or len(cells(suite)) >= 2
+
+
+def test_the_template_of_a_partition_has_every_key():
+    template = yaml.safe_load((ROOT / "matrices" / "partitions" / "template.yaml").read_text())
+    Partition.model_validate(template)
+
+    def missing(section, given, path):
+        for name in type(section).model_fields:
+            value = getattr(section, name)
+            if name not in given:
+                yield f"{path}{name}"
+            elif isinstance(value, Section):
+                yield from missing(value, given[name], f"{path}{name}.")
+
+    assert list(missing(Partition.model_validate(template), template, "")) == []

@@ -7,8 +7,10 @@ import pytest
 
 from grpo.errors import MatrixError
 from grpo.matrix import here
-from grpo.matrix.here import run_here
+from grpo.matrix.here import run_here, run_until_decided
 from grpo.matrix.load import load_matrix
+from grpo.matrix.run import judge_directory
+from tests.support.case_runs import case_run, small_matrix
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrices")
 CASE = MATRIX.case("tiny-objective-cispo-dr-grpo")
@@ -62,3 +64,45 @@ def test_what_cannot_be_run_here(tmp_path):
     with pytest.raises(MatrixError, match=r"did you mean grpo.seed\?"):
         run_here(MATRIX, broken, "cpu-local", tmp_path / "y")
     assert not (tmp_path / "y").exists()
+
+
+PUBLISHED = """\
+schema_version: 2
+source: {kind: published, title: a table, settings: some}
+values:
+  timing/total: {value: 147, unit: s}
+  timing/refit: {value: 14, unit: s}
+"""
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A case whose runs here take so many seconds for their refits, 14 being the reference's."""
+
+    def decided(*refits, **changes):
+        folder = small_matrix(tmp_path / "matrices")
+        (folder / "references" / "cpu-local" / "small.yaml").write_text(PUBLISHED)
+        matrix, left, said = load_matrix(folder), list(refits), []
+        case = matrix.case("small").model_copy(update=changes)
+
+        def one(matrix, case, partition, folder):
+            run = case_run(matrix, folder / "run", {"refit": left.pop(0)})
+            return judge_directory(matrix, case, partition, run)
+
+        monkeypatch.setattr(here, "run_here", one)
+        verdict = run_until_decided(matrix, case, "cpu-local", tmp_path / "runs" / "small", say=said.append)
+        return verdict, said, sorted(path.name for path in (tmp_path / "runs").iterdir())
+
+    return decided
+
+
+def test_within_its_band_one_run_decides(small):
+    verdict, said, folders = small(14.0)
+    assert (verdict.outcome, said, folders) == ("pass", [], ["small"])
+
+
+def test_outside_its_band_the_median_of_three_decides(small):
+    verdict, said, folders = small(60.0, 14.0, 15.0)
+    assert (verdict.outcome, folders) == ("pass", ["small", "small-again-1", "small-again-2"])
+    assert len(said) == 2
+    assert "here on the same node" in said[0]

@@ -19,6 +19,7 @@ from tests.support.placement_cells import (
     OFFLOADS,
     Bench,
     Cell,
+    bench_of,
     cell_config,
     cells,
     config_of,
@@ -79,10 +80,11 @@ BACKENDS = {"dtensor": "grpo_math_8b", "megatron": "grpo_math_8b_megatron"}
 
 def load(cell):
     wanted = [*(ASYNC if cell.rollouts == "async" else ()), *(APART if cell.plan == "separate" else ())]
+    wanted.append(f"checkpointing.async_save={'true' if cell.checkpoint == 'async' else 'false'}")
     return load_config(BACKENDS[cell.backend], [*wanted, *(MOVES if cell.offload else ())])
 
 
-@pytest.mark.parametrize("cell", [each for each in cells(*BACKENDS) if each.checkpoint == "sync"], ids=str)
+@pytest.mark.parametrize("cell", cells(*BACKENDS), ids=str)
 def test_an_illegal_cell_is_refused_with_the_keys(cell):
     if cell.legal:
         load(cell)
@@ -149,14 +151,30 @@ def test_a_restored_optimizer_is_offloaded_and_brought_back_like_its_own(folder)
 
 
 @pytest.mark.parametrize("residence", [HOST, FREED])
-def test_an_offload_after_the_checkpoint_of_a_separate_run_is_caught_by_the_next_update(residence, folder, execution):
+@pytest.mark.parametrize("rollouts", ["sync", "async"])
+def test_an_offload_after_the_checkpoint_of_a_separate_run_is_caught_by_the_next_update(
+    rollouts, residence, folder, execution
+):
     """Report 3 of the reference runs: `exp_avg.lerp_(grad)` on two devices, after a checkpoint and only then."""
-    with Ledger() as ledger:
-        bench = Bench(cell_config(Cell(rollouts="async", plan="separate"), folder), folder, ledger)
-        bench.follow("policy_training", "checkpoint", "policy_training", "checkpoint")
+    with Ledger() as ledger, bench_of(Cell(rollouts=rollouts, plan="separate"), folder, ledger) as bench:
+        bench.follow("refit", "generation", "policy_training", "checkpoint", "policy_training", "checkpoint")
         misplace(ledger, bench.policy, Resource.OPTIMIZER_STATE, residence)
         with pytest.raises(MixedResidenceError, match=r"adamw|foreach_add"):
             bench.do("policy_training")
+
+
+@pytest.mark.parametrize("residence", [HOST, FREED])
+def test_what_is_moved_from_under_an_engine_that_samples_on_ends_the_wait_for_its_groups(residence, folder):
+    with Ledger() as ledger, bench_of(Cell(rollouts="async", plan="separate"), folder, ledger) as bench:
+        bench.follow("refit", "generation")
+
+        def step():
+            bench.follow("policy_training", "policy_training", "refit")
+            ledger.mark(bench.engine._weights.blocks(), residence)
+            bench.do("generation")
+
+        with pytest.raises(MixedResidenceError):
+            [step() for _ in range(4)]  # what was sampled before is taken first
 
 
 @pytest.mark.parametrize("where", FAULTS)

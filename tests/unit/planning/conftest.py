@@ -6,6 +6,7 @@ from grpo.config import load_config
 from grpo.planning.parameters import load_model_shapes
 from grpo.planning.partition import load_partition
 from grpo.planning.plan import Assumptions, make_plan
+from grpo.planning.resident import Resident
 
 model = cache(load_model_shapes)
 
@@ -17,10 +18,10 @@ def partition():
 
 @pytest.fixture
 def planned():
-    """Plan a recipe with overrides. Plans do not change, so that equal ones are made once."""
+    """Plan a recipe with overrides, everything offloaded. Plans do not change, so that equal ones are made once."""
 
     def plan(recipe, *overrides, **assumptions):
-        return _plan(recipe, overrides, Assumptions(**assumptions))
+        return _plan(recipe, overrides, Assumptions(**{"resident": Resident.NONE, **assumptions}))
 
     return plan
 

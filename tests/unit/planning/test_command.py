@@ -19,7 +19,9 @@ def plan(monkeypatch, capsys):
 
 
 def test_a_plan_as_json(plan):
-    code, out, _ = plan("grpo_math_8b", "cluster.num_nodes=2", "--completion-tokens", 700, "--json")
+    code, out, _ = plan(
+        "grpo_math_8b", "cluster.num_nodes=2", "--completion-tokens", 700, "--resident", "none", "--json"
+    )
     record = json.loads(out)
     assert code == 0
     assert record["layout"]["gpus"] == 16
@@ -41,7 +43,7 @@ def test_options_reach_the_plan(plan):
 
 
 def test_what_does_not_fit_is_printed_and_refused(plan):
-    code, out, err = plan("grpo_math_8b", "policy.max_total_sequence_length=16384")
+    code, out, err = plan("grpo_math_8b", "policy.max_total_sequence_length=16384", "--resident", "none")
     assert code == 2
     assert "Memory of the fullest GPU" in out
     assert err.startswith("error: it does not fit: policy_training needs ")
@@ -49,7 +51,7 @@ def test_what_does_not_fit_is_printed_and_refused(plan):
 
 
 def test_a_refusal_as_json_lists_the_changes(plan):
-    code, out, _ = plan("grpo_math_8b", "policy.max_total_sequence_length=16384", "--json")
+    code, out, _ = plan("grpo_math_8b", "policy.max_total_sequence_length=16384", "--resident", "none", "--json")
     record = json.loads(out)
     assert (code, record["fits"]) == (2, False)
     assert record["changes"][0]["overrides"] == ["policy.dtensor_cfg.activation_checkpointing=true"]

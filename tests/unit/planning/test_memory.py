@@ -7,7 +7,7 @@ from grpo.planning.resident import Resident
 
 EIGHT = 8_030_261_248
 CONTEXT = 644_245_094
-BUCKETS = 2 * 2**30
+BUCKETS = 2 * 2 * 4096 * 128256  # each as large as the embedding
 
 
 def phase(plan, name):
@@ -29,6 +29,12 @@ def test_eight_billion_over_eight_ranks_of_fsdp(planned):
     assert training["logits"] == chunk * 128256 * 8 + 4 * 4096 * 128256
 
 
+def test_larger_buckets_take_more_and_one_process_has_none(planned):
+    larger = planned("grpo_math_8b", f"policy.generation.refit.bucket_bytes={3 << 30}")
+    assert {each.bytes["refit buckets"] for each in larger.memory} == {6 * 2**30}
+    assert not any("refit buckets" in each.bytes for each in planned("grpo_math_1b").memory)
+
+
 def test_the_other_phases_of_eight_billion(planned):
     plan = planned("grpo_math_8b")
     assert phase(plan, "refit") == {
@@ -38,7 +44,7 @@ def test_the_other_phases_of_eight_billion(planned):
     assert scoring["reference"] == 2 * EIGHT / 8
     assert "optimizer" not in scoring
     assert "parameters" not in phase(plan, "generation")
-    assert sum(phase(plan, "generation").values()) == pytest.approx(0.6 * 84942979072 + CONTEXT)
+    assert sum(phase(plan, "generation").values()) == pytest.approx(0.6 * 84942979072 + CONTEXT + BUCKETS)
 
 
 def test_megatron_takes_eighteen_bytes_a_parameter_without_data_parallel_ranks(planned):
@@ -80,7 +86,9 @@ def test_the_first_stage_has_most_micro_batches_in_flight(planned):
 
 
 def test_what_stays_resident_is_there_while_the_engine_generates(planned):
-    none, optimizer, everything = (planned("grpo_math_8b", resident=each) for each in Resident)
+    none, optimizer, everything = (
+        planned("grpo_math_8b", resident=each) for each in (Resident.NONE, Resident.OPTIMIZER, Resident.ALL)
+    )
     assert phase(optimizer, "generation")["optimizer"] == EIGHT
     assert phase(optimizer, "generation").get("parameters") is None
     assert phase(everything, "generation").keys() >= {"parameters", "optimizer", "reference"}
@@ -94,7 +102,8 @@ def test_a_separate_engine_and_the_trainer_have_their_own_gpus(planned):
         "policy.generation.colocated.resources.gpus_per_node=4",
     )  # fmt: skip
     assert [each.gpus for each in plan.memory] == ["training", "generation", "training", "training"]
-    assert phase(plan, "generation").keys() == {"processes", "engine weights", "engine workspace", "kv cache"}
+    engine = {"engine weights", "engine workspace", "kv cache"}
+    assert phase(plan, "generation").keys() == {"processes", "refit buckets"} | engine
     assert phase(plan, "logprobs")["optimizer"] == 8 * EIGHT / 4  # never offloaded
     assert phase(plan, "policy_training")["reference"] == 2 * EIGHT / 4
 

@@ -10,11 +10,12 @@ from grpo.planning.partition import PARTITIONS, load_partition, partition_names
 @pytest.mark.parametrize("name", partition_names())
 def test_every_figure_of_a_shipped_partition_names_its_source(name):
     figures = load_partition(name).figures()
-    assert len(figures) == 13
+    assert len(figures) == 16
     for figure in figures.values():
         assert figure.value > 0
         assert any(
-            word in figure.source for word in ("datasheet", "measured", "total_memory", "assumed", "line", "vLLM")
+            word in figure.source
+            for word in ("datasheet", "measured", "total_memory", "assumed", "bound", "line", "vLLM")
         )
 
 

@@ -100,3 +100,33 @@ def test_quiet_prints_nothing(stream):
 
 def test_a_sample_cannot_steer_the_terminal():
     assert printable("ok\n\x1b]0;title\x07é\u202e") == "ok\n\ufffd]0;title\ufffdé\ufffd"
+
+
+class FixedPace:
+    def __init__(self):
+        self.steps = []
+
+    def add(self, step, values):
+        self.steps.append((step, values["timing/total"]))
+
+    def words(self):
+        return "2 s (1, +100 %): refit +1" if self.steps else ""
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_the_steps_against_a_reference_are_on_the_line(stream):
+    out, pace = stream(), FixedPace()
+    with RunConsole(max_steps=2, pace=pace, stream=out, plain_seconds=0) as console:
+        console.start()
+        console.step(1, metrics(1))
+        console.step(2, metrics(2))
+        if stream is Terminal:
+            rendered = io.StringIO()
+            from rich.console import Console
+
+            Console(file=rendered, width=120).print(console._render())
+            assert rendered.getvalue().splitlines()[-1] == "median step 2 s (1, +100 %): refit +1"
+        else:
+            lines = out.getvalue().splitlines()
+            assert [line.endswith("  median step 2 s (1, +100 %): refit +1") for line in lines] == [True, True]
+    assert [step for step, _ in pace.steps] == [1, 2]

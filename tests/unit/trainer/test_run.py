@@ -291,8 +291,9 @@ def test_where_things_are_changes_no_number_and_every_move_has_its_place_in_the_
     lines = [json.loads(text) for text in (tmp_path / "moved" / "metrics.jsonl").read_text().splitlines()]
     parts = {name for line in lines[2:] for name in line if name.startswith("timing/") and name.count("/") == 2}
     assert parts >= {
-        "timing/refit/offload", "timing/refit/transfer", "timing/refit/wake", "timing/generation/sleep",
-        "timing/logprobs/onload", "timing/policy_training/offload", "timing/policy_training/onload",
+        "timing/refit/offload", "timing/refit/export", "timing/refit/load", "timing/refit/wake",
+        "timing/generation/sleep", "timing/logprobs/onload", "timing/policy_training/offload",
+        "timing/policy_training/onload",
     }  # fmt: skip
     still = (tmp_path / "still" / "metrics.jsonl").read_text()
     assert not any(part in still for part in ("offload", "onload", "sleep", "wake"))

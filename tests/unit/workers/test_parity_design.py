@@ -33,9 +33,11 @@ def test_a_night_runs_the_full_product_and_every_pair_of_values_too():
         assert len({(cell[one], cell[other]) for cell in product()}) == len(AXES[one]) * len(AXES[other])
 
 
-def test_a_pull_request_has_every_layout_below_eight_ranks_and_the_richest_of_each_backend():
+def test_a_pull_request_has_every_layout_below_four_ranks_and_the_richest_from_there_on():
     layouts = {cell["layout"] for cell in covering()}
-    assert {each for each in AXES["layout"] if each.world < COSTLY} <= layouts
+    rich = {each for each in AXES["layout"] if each.tensor == 1 or each.sequence_parallel}
+    assert {each for each in AXES["layout"] if each.world < 4} <= layouts
+    assert {each for each in rich if each.world < COSTLY} <= layouts
     assert {each.backend for each in layouts if each.world == COSTLY} == {"pytorch", "megatron"}
     assert max(each.world for each in layouts) == COSTLY
     for backend, pipelines in (("pytorch", {1}), ("megatron", {1, 2})):

@@ -14,12 +14,12 @@ from grpo.models.shipped import SHAPES
 from grpo.workers.generation.hf import HfGenerator
 from grpo.workers.generation.vllm import VllmGenerator
 from tests.support.generation import greedy, make_config, reference_logprobs, weights_of, write_model
-from tests.support.generator_contract import FLOAT32, PROMPTS, GeneratorContract, ids, plain
+from tests.support.generator_contract import FLOAT32, PROMPTS, LocalGeneratorContract, ids, plain
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("vllm")]
 
 
-class TestVllmGenerator(GeneratorContract):
+class TestVllmGenerator(LocalGeneratorContract):
     @pytest.fixture(scope="class")
     @classmethod
     def started(cls, folder: Path) -> Iterator[VllmGenerator]:

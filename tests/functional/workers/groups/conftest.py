@@ -1,4 +1,4 @@
-"""Ray once for all tests of a module; groups of two ranks in it."""
+"""Groups of two ranks in the Ray that all tests share."""
 
 import contextlib
 import time
@@ -16,9 +16,8 @@ START = 100.0  # seconds; nothing waits so long unless the machine is much too b
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[RaySession]:
-    with RaySession(cpus=4) as started:
-        yield started
+def session(shared_ray: RaySession) -> RaySession:
+    return shared_ray
 
 
 @pytest.fixture

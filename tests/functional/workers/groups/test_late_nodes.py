@@ -7,7 +7,7 @@ from grpo.errors import WorkerError
 from grpo.workers.groups.ray_session import RaySession
 from grpo.workers.groups.reservation import Reservation
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray-own")]
 
 
 class JoinsLate:

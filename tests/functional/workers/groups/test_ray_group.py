@@ -16,7 +16,12 @@ from grpo.workers.groups.reservation import Reservation
 from tests.functional.workers.groups.conftest import START, gone, ranks_of_this_process
 from tests.support.group_workers import Ranked, references
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.usefixtures("shared_ray"),
+]
 
 
 class TestWhatAGroupDoes:

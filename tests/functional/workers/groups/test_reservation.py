@@ -9,12 +9,11 @@ from ray.cluster_utils import Cluster
 from grpo.errors import WorkerError
 from grpo.workers.groups.ray_group import RayGroup
 from grpo.workers.groups.ray_session import RaySession
-from grpo.workers.groups.ray_worker import RayWorker
-from grpo.workers.groups.reservation import Reservation
+from grpo.workers.groups.reservation import Reservation, Room
 from tests.functional.workers.groups.conftest import START, gone
 from tests.support.group_workers import Ranked
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300), pytest.mark.xdist_group("ray-own")]
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +54,8 @@ def test_what_others_hold_is_said(session):
 
 def test_ranks_fill_the_nodes_one_after_another_and_see_their_own_gpu(session):
     with (
-        Reservation(session, 4, gpus_per_worker=1, ranks_per_node=2, share=0.5) as reservation,
-        RayGroup(Ranked, ["gloo"], reservation=reservation, deadline_s=START) as group,
+        Reservation(session, 4, gpus_per_worker=1, ranks_per_node=2) as reservation,
+        RayGroup(Ranked, ["gloo"], reservation=Room(reservation, (0, 1, 2, 3), 0.5), deadline_s=START) as group,
     ):
         seen = group.call_all("where")
         names = ("RANK", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
@@ -69,15 +68,34 @@ def test_ranks_fill_the_nodes_one_after_another_and_see_their_own_gpu(session):
         devices = [each["CUDA_VISIBLE_DEVICES"] for each in seen]
         assert sorted(devices[:2]) == sorted(devices[2:]) == ["0", "1"]
         assert group.call_all("all_reduce", 1.0) == [1111.0] * 4
-        _check_an_engine_beside_rank_0(reservation, group)
+        _check_engines_beside_the_ranks(reservation, group)
         pids = [place.pid for place in group.places]
     assert gone(pids)
 
 
-def _check_an_engine_beside_rank_0(reservation, group):
-    engine = RayWorker(Ranked, timeout_s=START, reservation=reservation)
-    try:
-        beside = engine.call("where")
-        assert beside["CUDA_VISIBLE_DEVICES"] == group.call_one(0, "where")["CUDA_VISIBLE_DEVICES"]
-    finally:
-        engine.kill()
+def _check_engines_beside_the_ranks(reservation, group):
+    """Two engines of two ranks each, on the GPUs of the ranks; a world for each engine."""
+    room = Room(reservation, (0, 1, 2, 3), share=0.5)
+    with RayGroup(Ranked, ["gloo"], reservation=room, deadline_s=START, ranks_together=2) as engines:
+        mine, its = engines.call_all("where"), group.call_all("where")
+        assert [each["CUDA_VISIBLE_DEVICES"] for each in mine] == [each["CUDA_VISIBLE_DEVICES"] for each in its]
+        assert [(each["RANK"], each["WORLD_SIZE"], each["GROUP_RANK"]) for each in mine] == [
+            ("0", "2", "0"), ("1", "2", "0"), ("0", "2", "0"), ("1", "2", "0"),
+        ]  # fmt: skip
+        assert len({each["MASTER_PORT"] for each in mine}) == 2
+        assert engines.call_all("all_reduce", 1.0) == [11.0] * 4
+        with pytest.raises(WorkerError, match=r"rank 3 .*did not take part in collective .* for which rank 2 waited"):
+            engines.call_each("all_reduce_or_leave", [(1.0,), (1.0,), (1.0,), (None,)], deadline_s=2.0)
+
+
+def test_engines_of_their_own_have_the_gpus_that_do_not_train(session):
+    with Reservation(session, 4, gpus_per_worker=1, ranks_per_node=2) as reservation:
+        policy, engines = Room(reservation, (0, 1), 1.0), Room(reservation, (2, 3), 1.0)
+        with (
+            RayGroup(Ranked, reservation=policy, deadline_s=START) as training,
+            RayGroup(Ranked, reservation=engines, deadline_s=START) as generating,
+        ):
+            assert {place.node_id for place in training.places} == {reservation.slots[0].node_id}
+            assert {place.node_id for place in generating.places} == {reservation.slots[2].node_id}
+            assert sorted(each["CUDA_VISIBLE_DEVICES"] for each in generating.call_all("where")) == ["0", "1"]
+            assert [each["LOCAL_RANK"] for each in generating.call_all("where")] == ["0", "1"]

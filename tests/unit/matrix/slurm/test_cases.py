@@ -6,7 +6,14 @@ from slurm_pytest_plugin import Outcome
 
 from grpo.errors import MatrixError
 from grpo.matrix.load import load_matrix
-from grpo.matrix.slurm.cases import job_of, partition_of, progress, verdict_of
+from grpo.matrix.slurm.cases import (
+    further_runs,
+    gpu_hours_of,
+    job_of,
+    partition_of,
+    progress,
+    verdict_of,
+)
 
 MATRIX = load_matrix(Path(__file__).parents[4] / "matrices")
 
@@ -23,6 +30,28 @@ def test_a_case_as_a_job():
     assert (large.max_restarts, large.clean_environment, large.runs_here) == (0, True, None)
     small = job("tiny-70b-dtensor", "cpu-local")
     assert (small.nodes, small.gpus, small.expected, small.runs_here) == (2, 0, None, True)
+    # Its bounds hold or do not: no further run would decide otherwise.
+    assert (large.max_runs, small.max_runs) == (3, 1)
+
+
+def test_what_jobs_may_take_together():
+    cases = [MATRIX.case(name) for name in ("70b-megatron", "70b-dtensor", "8b-dtensor", "tiny-hf")]
+    budget = MATRIX.budgets.gpu_hours
+    assert gpu_hours_of(MATRIX, cases) == budget.release + budget.weekly + budget.pr
+    assert gpu_hours_of(MATRIX, cases[:2]) == budget.release
+
+
+def test_a_run_that_cannot_be_judged_asks_for_no_other(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{")
+    more = further_runs(MATRIX, MATRIX.case("tiny-hf"), "cpu-local")
+    assert more([outcome(tmp_path)]) is None
+
+
+def test_a_machine_at_fault_asks_for_a_retry(tmp_path):
+    lost = outcome(tmp_path, executor="slurm", state="NODE_FAIL", jobs=("1",), failure="infra")
+    asked = further_runs(MATRIX, MATRIX.case("tiny-hf"), "cpu-local")([lost])
+    assert (asked.infra, asked.elsewhere) == (True, False)
 
 
 def test_where_a_case_runs():

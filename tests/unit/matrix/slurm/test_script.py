@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from slurm_pytest_plugin import Place
+from slurm_pytest_plugin import classify as classify_job
+from slurm_pytest_plugin import read_result as read_job_result
 from slurm_pytest_plugin.script import render as render_files
 
 from grpo.errors import EXIT_REQUEUE, MatrixError
@@ -17,8 +19,9 @@ from grpo.matrix.load import load_matrix
 from grpo.matrix.schema import Partition
 from grpo.matrix.slurm.cases import job_of
 
-CI = Path(__file__).parents[4] / "ci" / "slurm"
-MATRIX = load_matrix(Path(__file__).parents[4] / "matrices")
+ROOT = Path(__file__).resolve().parents[4]
+CI = ROOT / "ci" / "slurm"
+MATRIX = load_matrix(ROOT / "matrices")
 JOBS = [(case.id, name) for case in MATRIX.cases.values() for name in case.partitions]
 NASTY = "a'b\"c $(touch owned) `touch owned` \\ ;&|*\n$HOME {{ x }} {# y #} %s"
 TWINS = [f"{size}-{backend}" for size in ("8b", "70b") for backend in ("dtensor", "megatron")]
@@ -58,7 +61,7 @@ def test_the_scripts_of_the_one_machine_cluster_are_sound(path):
 
 @pytest.mark.parametrize(("case_id", "name"), JOBS)
 def test_every_script_is_snapshotted(case_id, name, snapshot):
-    assert checked(render(case_id, name)).replace(sys.executable, "PYTHON") == snapshot
+    assert checked(render(case_id, name)).replace(sys.executable, "PYTHON").replace(str(ROOT), "ROOT") == snapshot
 
 
 def structure(script):
@@ -70,7 +73,7 @@ def structure(script):
     text = re.sub(r"--partition \S+ --quiet", "--partition P --quiet", text)
     text = re.sub(r"(printf .*\n +)\S+ ", r"\1CASE ", text)
     return re.sub(
-        r"^(here .* -m grpo train).*?( \"cluster\.ray_address=\$ray_address\")? \"(\$\{canary\[@\]\})\" &$",
+        r"^(here .* -m grpo train).*?( \"cluster\.ray_address=\$ray_address\")? \"cluster\.canary_file=\S+\" &$",
         r"\1\2 &",
         text,
         flags=re.MULTILINE,
@@ -188,7 +191,11 @@ def test_pyxis_needs_slurm():
 PYTHON = """#!{python}
 import os, sys
 if sys.argv[1:4] == ["-m", "grpo", "canary"]:
-    sys.exit({canary} if "--out" in sys.argv else 0 if {has_canary} else 2)
+    if {slow!r}:
+        open(sys.argv[sys.argv.index("--bad") + 1], "w").write({slow!r})
+    if {canary} == 137:
+        os.kill(os.getpid(), 9)
+    sys.exit({canary})
 if sys.argv[1:3] == ["-m", "grpo.matrix.slurm.node"]:
     name = sys.argv[sys.argv.index("--name") + 1] if "--name" in sys.argv else ""
     if sys.argv[3] == "check":
@@ -201,7 +208,7 @@ if sys.argv[1:3] == ["-m", "grpo.matrix.slurm.node"]:
 """
 
 
-def run_script(tmp_path, trainer, *, bad="", canary=0, has_canary=False, **changes):
+def run_script(tmp_path, trainer, *, bad="", canary=0, slow="", **changes):
     """Run a script with a trainer of our own, outside Slurm."""
     (tmp_path / "bin").mkdir()
     job_dir = tmp_path / "job"
@@ -213,7 +220,7 @@ def run_script(tmp_path, trainer, *, bad="", canary=0, has_canary=False, **chang
             nodes=f"{job_dir}/nodes",
             bad=bad,
             canary=canary,
-            has_canary=has_canary,
+            slow=slow,
             trainer=trainer,
         )
     )
@@ -243,6 +250,7 @@ def test_any_value_reaches_the_trainer_as_it_is(tmp_path):
     arguments, environ = json.loads(output)
     assert process.returncode == 0
     assert arguments[:4] == ["-m", "grpo", "train", "tiny"]
+    assert not any(argument.startswith("--reference") for argument in arguments)  # this case has none
     assert overrides[-1] in arguments
     assert f"logger.log_dir={job_dir}/run" in arguments
     assert environ["NASTY"] == NASTY
@@ -289,21 +297,42 @@ def test_without_python_the_job_fails_before_the_trainer(tmp_path):
     assert (result["stage"], result["step"], result["exit_code"]) == ("setup", "environment", None)
 
 
-@pytest.mark.parametrize(("more", "step"), [({"bad": "here1"}, "nodes"), ({"canary": 1, "has_canary": True}, "canary")])
-def test_nodes_that_fail_their_check_or_the_canary_fail_the_job_as_infra(tmp_path, more, step):
+@pytest.mark.parametrize(
+    ("more", "step", "exclude"),
+    [
+        ({"bad": "here1"}, "nodes", ["here1"]),
+        ({"canary": 1}, "canary", []),
+        ({"canary": 1, "slow": 'gpu-7.site\nno"name\ngpu-9\n'}, "canary", ["gpu-7.site", "gpu-9"]),
+    ],
+)
+def test_nodes_that_fail_their_check_or_the_canary_fail_the_job_as_infra(tmp_path, more, step, exclude):
     process, job_dir = run_script(tmp_path, "print('trained')", **more)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert output == ""
     result = result_of(job_dir)
     assert (result["stage"], result["step"], result["exit_code"]) == ("setup", step, None)
-    assert (result["failure"], result["exclude"]) == ("infra", ["here1"] if step == "nodes" else [])
+    assert (result["failure"], result["exclude"]) == ("infra", exclude)
+
+
+def test_a_canary_that_is_killed_says_nothing_of_the_nodes(tmp_path):
+    process, job_dir = run_script(tmp_path, "print('trained')", canary=137)
+    process.communicate(timeout=60)
+    result = result_of(job_dir)
+    assert (result["stage"], result["exit_code"], result["failure"]) == ("setup", 137, None)
+    assert classify_job("FAILED", read_job_result(job_dir)) == "out_of_memory"
 
 
 def test_a_canary_that_passes_goes_before_the_trainer(tmp_path):
-    process, job_dir = run_script(tmp_path, "print(sys.argv[-1])", has_canary=True)
+    process, job_dir = run_script(tmp_path, "print(sys.argv[-1])")
     assert process.communicate(timeout=60)[0] == f"cluster.canary_file={job_dir}/canary.json\n"
     assert result_of(job_dir)["stage"] == "done"
+
+
+def test_the_trainer_shows_its_step_against_the_reference():
+    script = render("70b-megatron", "h100-80g")
+    assert f" --reference={ROOT}/matrices/references/h100-80g/70b-megatron.yaml --reference-warmup=10 " in script
+    assert "--reference" not in render("8b-megatron", "h200-141g")  # a reference that has no figures yet
 
 
 @pytest.mark.parametrize("name", ["USR1", "TERM"])

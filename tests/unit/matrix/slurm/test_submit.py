@@ -12,6 +12,7 @@ from grpo.matrix.judge.failure import classify as classify_run
 from grpo.matrix.load import load_matrix
 from grpo.matrix.slurm.cases import job_of
 from grpo.matrix.slurm.submit import Waiting, submit_and_judge, write_dry
+from tests.support.case_runs import case_run, small_matrix
 from tests.support.fake_slurm import FakeSlurm
 
 MATRIX = load_matrix(Path(__file__).parents[4] / "matrices")
@@ -92,3 +93,69 @@ def test_who_waits_for_a_job_and_who_judges_it_say_the_same_of_its_end(state, re
         JobOutcome(state) if result is None else JobOutcome(state, result.exit_code, result.stage, result.stopped_by)
     )
     assert classify_run(outcome) == classify(state, result, EXIT_REQUEUE)
+
+
+PUBLISHED = """\
+schema_version: 2
+source: {kind: published, title: a table, settings: some}
+values:
+  timing/total: {value: 147, unit: s}
+  timing/refit: {value: 14, unit: s}
+"""
+
+
+class RunsOfASmallCase(FakeSlurm):
+    """Each job leaves a run whose refit took so many seconds, 14 being the reference's, on a node of its own."""
+
+    def __init__(self, matrix, *refit):
+        super().__init__("COMPLETED", result={"stage": "done", "exit_code": 0})
+        self.matrix = matrix
+        self.refit = list(refit)
+
+    def submit(self, request):
+        job_id = super().submit(request)
+        case_run(self.matrix, request.script.parent / "run", {"refit": self.refit[int(job_id) - 1]})
+        return job_id
+
+    def states(self, job_ids):
+        return {job_id: Seen("COMPLETED", "", f"n{job_id}", 60.0) for job_id in job_ids}
+
+
+def submit_small(tmp_path, *refit, quarantine=""):
+    folder = small_matrix(tmp_path / "matrices")
+    (folder / "references" / "cpu-local" / "small.yaml").write_text(PUBLISHED)
+    if quarantine:
+        (folder / "quarantine.yaml").write_text(quarantine)
+    matrix = load_matrix(folder)
+    case, cluster, said = matrix.case("small"), RunsOfASmallCase(matrix, *refit), []
+    job = job_of(matrix, case, "cpu-local", environ={}, working_directory=tmp_path)
+    waiting = Waiting(60.0, said.append, poll_seconds=0.001)
+    verdict = submit_and_judge(matrix, case, "cpu-local", job, tmp_path / "run", waiting=waiting, cluster=cluster)
+    return verdict, cluster, said
+
+
+def test_a_run_within_its_band_is_the_last_word(tmp_path):
+    verdict, cluster, _ = submit_small(tmp_path, 14.0)
+    assert (verdict.outcome, len(cluster.requests)) == ("pass", 1)
+
+
+def test_outside_the_band_the_median_of_three_runs_on_different_nodes_decides(tmp_path):
+    verdict, cluster, said = submit_small(tmp_path, 60.0, 14.0, 15.0)
+    assert verdict.outcome == "pass"
+    assert "median of 3 runs" in verdict.sentence
+    assert [request.exclude for request in cluster.requests] == [(), ("n1",), ("n1", "n2")]
+    assert "small: outside the band: the median of three runs decides: again, without n1" in said
+    verdict, cluster, _ = submit_small(tmp_path / "slow", 60.0, 14.0, 50.0)
+    assert (verdict.outcome, verdict.failure) == ("fail", "regression")
+    assert "refit +36 s" in verdict.sentence
+    assert len(verdict.runs) == 3
+
+
+def test_a_case_in_quarantine_is_not_run_again(tmp_path):
+    held = """\
+schema_version: 1
+cases:
+  small: {reason: r, issue: "1", owner: me, since: "2026-11-30", until: "2026-12-20"}
+"""
+    verdict, cluster, _ = submit_small(tmp_path, 60.0, quarantine=held)
+    assert (verdict.outcome, len(cluster.requests)) == ("fail", 1)

@@ -15,7 +15,7 @@ def test_in_process_is_the_engine_itself():
 
 def test_ray_is_the_engine_in_its_own_process(monkeypatch):
     started = []
-    monkeypatch.setattr(factory, "RemoteGenerator", lambda config, path, reservation: started.append(path))
+    monkeypatch.setattr(factory.EngineGroup, "start", lambda _config, path, _room: started.append(path))
     config = make_config(FOLDER)
     make_generator(config.model_copy(update={"cluster": config.cluster.model_copy(update={"launcher": "ray"})}), FOLDER)
     assert started == [FOLDER]

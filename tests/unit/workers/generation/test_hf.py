@@ -12,10 +12,10 @@ from grpo.workers.generation.hf import HfGenerator
 from grpo.workers.offload.memory import EmptiedStorages
 from grpo.workers.protocol import SamplingParams
 from tests.support.generation import make_config, reference_logprobs, weights_of, write_model
-from tests.support.generator_contract import PROMPTS, GeneratorContract, ids, plain
+from tests.support.generator_contract import PROMPTS, LocalGeneratorContract, ids, plain
 
 
-class TestHfGenerator(GeneratorContract):
+class TestHfGenerator(LocalGeneratorContract):
     @pytest.fixture(scope="class")
     @classmethod
     def started(cls, folder: Path) -> HfGenerator:

@@ -30,3 +30,10 @@ def test_those_that_do_not_are_said():
     session.asked = 2
     with pytest.raises(WorkerError, match=r"2 of 3 nodes joined Ray within 0 s: 10\.0\.0\.0, 10\.0\.0\.1"):
         joined.wait_for_nodes(session, 3, 0)
+
+
+def test_a_node_that_will_not_come_is_not_waited_for():
+    session = Session(2)
+    session.asked = 2
+    with pytest.raises(WorkerError, match="node3, node5 will not join Ray"):
+        joined.wait_for_nodes(session, 3, 600, lambda: ["node3", "node5"])

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from grpo.errors import ConfigError
+from grpo.refit.manifest import Weight
 from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.factory import make_policy, make_rank, started_policy
 from tests.support.policy import tiny_config
@@ -47,7 +48,8 @@ def test_one_rank_alone_is_that_policy_without_a_process_group(tmp_path):
     assert not dist.is_initialized()
     assert torch.get_num_threads() == config.cluster.cpu_threads
     assert rank.weight_version() == 0
-    weights = dict(tensor.unpack() for tensor in rank.open_weights(10**9))
+    described, weights = rank._policy.describe_weights(), dict(rank._policy.export_weights())
+    assert described == [Weight.of(name, tensor) for name, tensor in weights.items()]
     expected = dict(DTensorPolicy.from_config(config).export_weights())
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], expected[name]) for name in weights)

@@ -16,6 +16,7 @@ from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.group import PolicyGroup
 from grpo.workers.policy.rank_policy import RankPolicy
 from tests.support.policy import random_batch, tiny_config, tiny_model
+from tests.support.refits import settings
 
 KL = {"loss_fn": {"reference_policy_kl_penalty": 0.1, "force_on_policy_ratio": False}}
 
@@ -25,8 +26,13 @@ def new_policy(**settings):
     return DTensorPolicy(model, tiny_config(**KL), reference=copy.deepcopy(model))
 
 
-def grouped(bucket_bytes=1000, **settings):
-    return PolicyGroup(InProcessGroup(RankPolicy, lambda: new_policy(**settings)), bucket_bytes=bucket_bytes)
+def grouped(**settings):
+    return PolicyGroup(InProcessGroup(RankPolicy, lambda: new_policy(**settings)))
+
+
+def weights(group):
+    """Of the one rank, which is in this process."""
+    return dict(group.workers._worker._policy.export_weights())
 
 
 def equal(one, other):
@@ -43,25 +49,6 @@ def test_results_are_those_of_the_policy_to_the_bit():
         assert torch.equal(group.reference_logprobs(batch), alone.reference_logprobs(batch))
         assert group.train(batch) == alone.train(batch)
         assert group.weight_version == alone.weight_version == seed + 1
-
-
-@pytest.mark.parametrize("bucket_bytes", [1, 3000, 10**9])
-@pytest.mark.parametrize("tied", [False, True])
-def test_weights_come_in_buckets_of_any_size_as_copies(bucket_bytes, tied):
-    alone, group = new_policy(tied=tied), grouped(bucket_bytes, tied=tied)
-    for policy in (alone, group):
-        policy.train(random_batch())
-    exported = list(group.export_weights())
-    assert [name for name, _ in exported] == [name for name, _ in alone.export_weights()]
-    assert equal(dict(exported), dict(alone.export_weights()))
-    exported[0][1].zero_()
-    assert equal(dict(group.export_weights()), dict(alone.export_weights()))
-
-
-def test_an_export_that_was_left_does_not_disturb_the_next():
-    group, alone = grouped(), new_policy()
-    next(group.export_weights())
-    assert equal(dict(group.export_weights()), dict(alone.export_weights()))
 
 
 def saved(states, folder):
@@ -89,8 +76,8 @@ def test_a_checkpoint_resumes_in_a_group_and_without_one(tmp_path):
     assert other.weight_version == alone.weight_version == 1
     results = [policy.train(random_batch(seed=1)) for policy in (group, other, alone)]
     assert results[0].metrics["loss"] == results[1].metrics["loss"] == results[2].metrics["loss"]
-    assert equal(dict(group.export_weights()), dict(other.export_weights()))
-    assert equal(dict(group.export_weights()), dict(alone.export_weights()))
+    assert equal(weights(group), weights(other))
+    assert equal(weights(group), dict(alone.export_weights()))
     assert load(saved(LocalState(alone), tmp_path / "alone"), group) == [["rng/rank_00000/"]], "no rank's own is there"
 
 
@@ -100,7 +87,7 @@ def test_without_the_optimizer_adam_begins_anew_and_the_schedule_goes_on(tmp_pat
     load(saved(group, tmp_path), LocalState(other), optimizer=False)
     assert other.weight_version == 1
     assert not [piece.name for piece in other.state()[0] if piece.name.startswith("optimizer.")]
-    assert equal(dict(group.export_weights()), dict(other.export_weights()))
+    assert equal(weights(group), dict(other.export_weights()))
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
@@ -109,12 +96,12 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 
 
 def test_a_step_counts_its_calls_and_the_memory_of_the_ranks():
-    group = grouped(10**9)
+    group = grouped()
     group.step_metrics()
     group.train(random_batch())
-    list(group.export_weights())
+    group.workers.call_all("refit_describe", settings())
     metrics = group.step_metrics()
-    assert metrics["performance/dispatches"] == 2  # the update and the weights
+    assert metrics["performance/dispatches"] == 2  # the update and the description of the weights
     assert 0 <= metrics["performance/dispatch_overhead_seconds"] < metrics["performance/dispatch_seconds"]
     assert 0.05 < metrics["memory/policy_rss_gib"] < 100
     assert group.step_metrics()["performance/dispatches"] == 0
@@ -165,7 +152,8 @@ def test_the_seconds_of_ranks_are_of_their_phases():
     group.logprobs(batch)
     group.reference_logprobs(batch)
     group.train(batch)
-    list(group.export_weights())
+    group.workers.call_all("refit_describe", settings())
+    group.workers.call_all("refit_send", 1)
     first = group.rank_seconds()
     assert first.phases.keys() == {"timing/logprobs", "timing/policy_training", "timing/refit"}
     assert all(len(each) == len(first.hosts) == 1 and each[0] > 0 for each in first.phases.values())

@@ -1,0 +1,137 @@
+"""Between processes of one machine that share their device: buckets in memory that both see.
+
+On a GPU that is CUDA IPC, on a CPU shared memory. The sender fills one of two slots while receivers take the other;
+who may go on is told through sockets, so that the end of a process is known at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from grpo.refit.channel import Channel, Listener
+from grpo.refit.manifest import Bucket, Manifest
+from grpo.refit.slots import COUNT, CudaSlots, HostSlots
+from grpo.refit.transport import Filled
+
+
+@dataclass(frozen=True)
+class SharedHello:
+    """What a receiver needs to join."""
+
+    name: str  # of the sender's listener
+    handles: tuple[list[Any], list[bytes]] | None  # of memory and events of a GPU
+
+
+class SharedSender:
+    """`Sender` to the processes that have joined."""
+
+    def __init__(self, manifest: Manifest, *, receivers: int, on_gpu: bool, deadline_s: float) -> None:
+        self._receivers = receivers
+        self._slots = CudaSlots.create(manifest.largest) if on_gpu else HostSlots.create(manifest.largest)
+        self._views = _Views(self._slots.flat)
+        self._listener = Listener(deadline_s)
+        self._channels: list[Channel] = []
+        self._released: list[int] = []  # buckets so far, by receiver
+        self._sent = 0
+
+    def hellos(self) -> list[SharedHello]:
+        """For each receiver."""
+        slots = self._slots
+        given = [slots.handles() if isinstance(slots, CudaSlots) else None for _ in range(self._receivers)]
+        return [SharedHello(self._listener.name, each) for each in given]
+
+    def join(self) -> None:
+        """Wait for the receivers. Raises PeerLostError."""
+        self._channels = self._listener.accept(self._receivers)
+        self._listener.close()
+        for channel in self._channels:
+            self._slots.offer(channel)
+        self._released = [0] * self._receivers
+
+    def free(self, bucket: Bucket) -> Filled:
+        """As `Sender.free`."""
+        slot = self._sent % COUNT
+        self._await_released(self._sent - COUNT + 1)
+        self._slots.before_filling(slot)
+        return self._views.of(bucket, slot)
+
+    def publish(self, bucket: Bucket) -> None:
+        """As `Sender.publish`."""
+        del bucket
+        self._slots.after_filling(self._sent % COUNT)
+        for channel in self._channels:
+            channel.send(self._sent)
+        self._sent += 1
+
+    def finish(self) -> None:
+        """As `Sender.finish`."""
+        self._await_released(self._sent)
+
+    def close(self) -> None:
+        """As `Sender.close`."""
+        self._listener.close()
+        for channel in self._channels:
+            channel.close()
+        self._slots.close()
+
+    def _await_released(self, count: int) -> None:
+        for number, channel in enumerate(self._channels):
+            while self._released[number] < count:
+                channel.expect(self._released[number])
+                self._released[number] += 1
+
+
+class SharedReceiver:
+    """`Receiver` in another process than the sender's."""
+
+    def __init__(self, manifest: Manifest, hello: SharedHello, number: int, *, deadline_s: float) -> None:
+        """Join as the receiver of that number. Raises PeerLostError."""
+        self._channel = Channel.connect(hello.name, number, deadline_s)
+        self._slots: HostSlots | CudaSlots
+        if hello.handles is None:
+            self._slots = HostSlots.attach(self._channel, manifest.largest)
+        else:
+            self._slots = CudaSlots.attach(self._channel, hello.handles)
+        self._views = _Views(self._slots.flat)
+        self._taken = 0
+
+    def take(self, bucket: Bucket) -> Filled:
+        """As `Receiver.take`."""
+        slot = self._taken % COUNT
+        self._channel.expect(self._taken)
+        self._slots.before_taking(slot)
+        return self._views.of(bucket, slot)
+
+    def release(self, bucket: Bucket) -> None:
+        """As `Receiver.release`."""
+        del bucket
+        self._slots.after_taking(self._taken % COUNT)
+        self._channel.send(self._taken)
+        self._taken += 1
+
+    def finish(self) -> None:
+        """As `Receiver.finish`: whoever reads the checksums waits for the device."""
+
+    def close(self) -> None:
+        """As `Receiver.close`."""
+        self._channel.close()
+        self._slots.close()
+
+
+class _Views:
+    """The tensors of buckets in slots, made once."""
+
+    def __init__(self, flat: Callable[[int], Tensor]) -> None:
+        self._flat = flat
+        self._made: dict[tuple[int, int], Filled] = {}
+
+    def of(self, bucket: Bucket, slot: int) -> Filled:
+        key = (bucket.index, slot)
+        if key not in self._made:
+            flat = self._flat(slot)[: bucket.nbytes]
+            self._made[key] = Filled(flat, bucket.views(flat))
+        return self._made[key]

@@ -1,0 +1,45 @@
+"""A Ray of its own: what its processes know, where they listen, and that none is left."""
+
+import os
+
+import psutil
+import pytest
+
+from grpo.workers.groups.ray_group import RayGroup
+from grpo.workers.groups.ray_session import RaySession
+from grpo.workers.groups.reservation import Reservation
+from tests.functional.workers.groups.conftest import START, gone
+from tests.support.group_workers import Ranked
+
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.xdist_group("ray-own")]
+
+
+def descendants() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def test_secrets_of_the_environment_stay_here_and_no_process_is_left(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "planted-secret")
+    before = descendants()
+    with RaySession() as session, Reservation(session, 1) as reservation:
+        with RayGroup(
+            Ranked, reservation=reservation, deadline_s=START, environment={"GIVEN_TO_WORKER": "yes"}
+        ) as group:
+            (seen,) = group.call_all("where")
+            assert seen["GIVEN_TO_WORKER"] == "yes"
+            assert "planted-secret" not in seen.values()
+            assert os.environ["WANDB_API_KEY"] == "planted-secret"
+            spawned = descendants() - before
+            assert spawned
+            for pid in spawned:
+                assert "planted-secret" not in psutil.Process(pid).environ().values()
+            listening = {
+                connection.laddr.ip
+                for pid in spawned
+                for connection in psutil.Process(pid).net_connections(kind="tcp")
+                if connection.status == psutil.CONN_LISTEN
+            }
+        session.close()
+        session.close()
+    assert gone(list(spawned))
+    assert listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, listening
