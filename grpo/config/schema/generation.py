@@ -15,7 +15,12 @@ class VllmCfg(Section):
     kv_cache_memory_bytes: int | None = Field(
         None, gt=0, description="fixed KV cache size; null: by gpu_memory_utilization"
     )
-    max_num_seqs: int | None = Field(None, gt=0, description="null: the engine's default")
+    max_num_seqs: int | None = Field(
+        None,
+        gt=0,
+        description="sequences decoded together; null: on a GPU those of a step (async: and of the steps ahead), "
+        "256 to 1024; on a CPU the engine's default",
+    )
 
 
 class ColocatedResources(Section):

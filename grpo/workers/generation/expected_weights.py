@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from grpo.errors import GenerationError
 
 _KEPT = "; the engine keeps its old weights"
+_MIXED = "; the engine has some of the new weights and generates nothing until an update succeeds"
 
 
 @dataclass(frozen=True)
@@ -46,31 +47,36 @@ class ExpectedWeights:
             model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
         return cls.of_module(model, config.vocab_size)
 
-    def checked(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    def checked(self, weights: Iterable[tuple[str, Tensor]], *, in_place: bool = False) -> Iterator[tuple[str, Tensor]]:
         """The weights one by one as they arrive, and an error as soon as they cannot be the whole set.
+
+        Args:
+            weights: name and tensor.
+            in_place: they replace the old ones as they arrive; errors say what that leaves.
 
         Raises:
             GenerationError: a name is unknown, arrives twice or is missing at the end, or a shape differs.
         """
         waiting = set(self.shapes)
+        left = _MIXED if in_place else _KEPT
         for name, tensor in weights:
-            self._check(name, tensor, waiting)
+            self._check(name, tensor, waiting, left)
             waiting.remove(name)
             yield name, tensor
         if waiting:
             raise GenerationError(
                 f"weight update: {len(waiting)} of {len(self.shapes)} weights are missing, the first is "
-                f"{min(waiting)}{_KEPT}"
+                f"{min(waiting)}{left}"
             )
 
-    def _check(self, name: str, tensor: Tensor, waiting: set[str]) -> None:
+    def _check(self, name: str, tensor: Tensor, waiting: set[str], left: str) -> None:
         if name in self.aliases:
-            raise GenerationError(f"weight update: {name} is tied to {self.aliases[name]}, which alone is sent{_KEPT}")
+            raise GenerationError(f"weight update: {name} is tied to {self.aliases[name]}, which alone is sent{left}")
         if name not in self.shapes:
-            raise GenerationError(f"weight update: unknown weight {name}{_KEPT}")
+            raise GenerationError(f"weight update: unknown weight {name}{left}")
         if name not in waiting:
-            raise GenerationError(f"weight update: {name} arrived twice{_KEPT}")
+            raise GenerationError(f"weight update: {name} arrived twice{left}")
         if tuple(tensor.shape) != self.shapes[name]:
             raise GenerationError(
-                f"weight update: {name} has shape {tuple(tensor.shape)}, the engine's is {self.shapes[name]}{_KEPT}"
+                f"weight update: {name} has shape {tuple(tensor.shape)}, the engine's is {self.shapes[name]}{left}"
             )

@@ -10,11 +10,35 @@ from grpo.models.locate import locate_model
 from grpo.workers.generation.vllm_parallel import rank_arguments
 
 CPU_CACHE_BYTES = 256 << 20  # vLLM would take 92 % of the machine's memory
+LEAST_SEQS, MOST_SEQS = 256, 1024  # vLLM's own on small and on large GPUs
 
 
 def context_length(config: Config) -> int:
     """Tokens of prompt and completion that the engine can hold."""
     return config.policy.generation.vllm_cfg.max_model_len or config.policy.max_total_sequence_length
+
+
+def capture_sizes(largest: int) -> list[int]:
+    """Batch sizes that CUDA graphs are captured for: close to each other where a step is short.
+
+    vLLM captures every multiple of 8 up to 256 and of 16 up to 512, and runs larger batches without graphs. A batch is
+    padded to the next size, by an eighth at most from 64 on.
+    """
+    sizes = [1, 2, 4, *range(8, 64, 8)]
+    while sizes[-1] < largest:
+        sizes.append(sizes[-1] + max(8, 1 << (sizes[-1].bit_length() - 4)))
+    return [size for size in sizes if size < largest] + [largest]
+
+
+def sequences_at_once(config: Config) -> int:
+    """The most sequences that the engine decodes together: those of a step, in an async run of the steps ahead too."""
+    limit = config.policy.generation.vllm_cfg.max_num_seqs
+    if limit is not None:
+        return limit
+    grpo = config.grpo
+    step = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    steps = grpo.async_grpo.max_trajectory_age_steps + 1 if grpo.async_grpo.enabled else 1
+    return min(MOST_SEQS, max(LEAST_SEQS, step * steps))
 
 
 def engine_arguments(config: Config, model_path: Path) -> dict[str, Any]:
@@ -51,6 +75,9 @@ def engine_arguments(config: Config, model_path: Path) -> dict[str, Any]:
         arguments["enable_sleep_mode"] = True
     if not on_cpu:
         arguments["gpu_memory_utilization"] = options.gpu_memory_utilization
+        arguments["max_num_seqs"] = sequences_at_once(config)
+        if not options.enforce_eager:
+            arguments["cudagraph_capture_sizes"] = capture_sizes(sequences_at_once(config))
     if config.grpo.async_grpo.in_flight_weight_updates:
         # Tokens under way during an update would be taken for the new weights'.
         arguments["async_scheduling"] = False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
@@ -16,7 +17,9 @@ from packaging.version import Version
 
 from grpo.errors import GenerationError
 from grpo.workers.generation import vllm_parallel
+from grpo.workers.generation.weight_routes import UnknownRoutesError, WeightRoutes
 
+_log = logging.getLogger(__name__)
 OLDEST = Version("0.25")
 INSTALL = "pip install 'grpo-matrix[vllm]' (GPU) or 'grpo-matrix[cpu]'"
 
@@ -89,10 +92,26 @@ def version_string() -> str:
 CacheOfRunning = Literal["none", "keep", "recompute"]
 
 
-def reload_weights(
-    engine: Any, weights: list[tuple[str, torch.Tensor]], tied: Iterable[str], *, running: CacheOfRunning
-) -> None:
-    """Replace the weights of an in-process engine and drop what was computed with the old ones.
+def weight_routes(
+    engine: Any, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, device: str
+) -> WeightRoutes | None:
+    """Ways into the live parameters of an in-process engine; None on CPUs, where weights are packed.
+
+    A model whose weights are not plain copies of the sent ones is None too, and a line says so.
+    """
+    if device == "cpu":
+        return None
+    try:
+        (routes,) = engine.apply_model(lambda model: WeightRoutes.traced(model, shapes, dtype))
+    except UnknownRoutesError as reason:
+        _log.warning("weights are loaded into vLLM layer by layer, from a copy, which is slow: %s", reason)
+        return None
+    found: WeightRoutes = routes
+    return found
+
+
+def reload_weights(engine: Any, weights: list[tuple[str, torch.Tensor]], tied: Iterable[str]) -> None:
+    """Replace the weights of an in-process engine by way of its own loader.
 
     On CPUs weights are packed at loading, so `model.load_weights` alone would break them; `reload_weights` unpacks them
     layer by layer. A tied output layer has packed weights of its own, which nothing else renews.
@@ -101,10 +120,6 @@ def reload_weights(
         engine: a `vllm.LLM`.
         weights: all of them, tied ones once.
         tied: second names of tied weights.
-        running: with "keep" cached prefixes stay too: requests must have a cache salt by version then.
-
-    Raises:
-        GenerationError: the prefix cache is in use.
     """
 
     def pack_tied(model: Any) -> None:
@@ -114,6 +129,18 @@ def reload_weights(
 
     engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
     engine.apply_model(pack_tied)
+
+
+def forget_prefixes(engine: Any, running: CacheOfRunning) -> None:
+    """Drop what was computed with the old weights.
+
+    Args:
+        engine: a `vllm.LLM`.
+        running: with "keep" cached prefixes stay too: requests must have a cache salt by version then.
+
+    Raises:
+        GenerationError: the prefix cache is in use.
+    """
     if running == "keep":
         return
     if not engine.llm_engine.reset_prefix_cache(running == "recompute"):
@@ -129,12 +156,6 @@ def sleep(engine: Any, level: int) -> None:
     if not engine.reset_prefix_cache():
         raise GenerationError("vLLM cannot sleep: a request is still running")
     engine.sleep(level=level)
-
-
-def tokens_so_far(engine: Any) -> dict[str, int]:
-    """Tokens that each running request of an in-process engine has delivered, by the name it was added under."""
-    states = engine.llm_engine.output_processor.request_states.values()
-    return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from grpo.workers.generation import vllm_compat
-from grpo.workers.generation.vllm import VllmGenerator, group_parameters
+from grpo.workers.generation import vllm_compat, vllm_steps
+from grpo.workers.generation.vllm import VllmGenerator, request_samplings
 from grpo.workers.protocol import Completion, GroupRequest, SamplingParams
 
 
@@ -18,6 +18,7 @@ class _Running:
 
     key: int
     number: int
+    row: int | None
     version: int
     newer_from: list[tuple[int, int]] = field(default_factory=list)
 
@@ -53,14 +54,21 @@ class VllmStream:
         version = self.weight_version
         prompt = {"prompt_token_ids": list(request.prompt), "cache_salt": f"weights {version}"}
         self._groups[request.key] = [None] * num_completions
-        each = group_parameters(sampling, len(request.prompt), request.seed, num_completions)
-        for number, parameters in enumerate(each):
+        rows = self._generator.reserve(num_completions, sampling)
+        drawn = request_samplings(sampling, len(request.prompt), request.seed, num_completions)
+        for number, (each, row) in enumerate(zip(drawn, rows, strict=True)):
             name = f"{request.key}/{number}"
-            self._running[name] = _Running(request.key, number, version)
+            self._running[name] = _Running(request.key, number, row, version)
+            parameters = self._generator.request_parameters(*each, row)
             self._generator.engine.llm_engine.add_request(name, dict(prompt), parameters)
 
     def step(self) -> list[tuple[int, list[Completion]]]:
-        """One pass of the scheduler."""
+        """One pass of the scheduler.
+
+        Raises:
+            GenerationError: weights are of two versions after a failed update, or a request ended otherwise than asked.
+        """
+        self._generator.check_weights()
         complete = []
         with vllm_compat.sampling_context(self._generator.device):
             outputs = self._generator.engine.llm_engine.step()
@@ -70,8 +78,9 @@ class VllmStream:
             running = self._running.pop(output.request_id)
             group = self._groups[running.key]
             group[running.number] = self._generator.completion(
-                output.outputs[0], running.version, tuple(running.newer_from)
+                output.outputs[0], running.row, running.version, tuple(running.newer_from)
             )
+            self._generator.release([running.row])
             if None not in group:
                 del self._groups[running.key]
                 complete.append((running.key, [each for each in group if each is not None]))
@@ -79,7 +88,7 @@ class VllmStream:
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Replace all weights; the tokens that come after are of the new version."""
-        lengths = vllm_compat.tokens_so_far(self._generator.engine)
+        lengths = vllm_steps.tokens_so_far(self._generator.engine)
         self._generator.replace_weights(iter(weights), version, running=self._cache_of_running())
         for name, running in self._running.items():
             length = lengths.get(name, 0)

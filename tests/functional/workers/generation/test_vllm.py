@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -40,6 +40,36 @@ class TestVllmGenerator(LocalGeneratorContract):
         for (mine,), (its,) in zip(first, second, strict=True):
             assert mine.finish_reason == its.finish_reason
             torch.testing.assert_close(mine.logprobs, its.logprobs, atol=FLOAT32, rtol=0)
+
+    def test_in_place_a_failed_update_leaves_nothing_to_generate_with_until_one_succeeds(
+        self, engine: VllmGenerator, folder: Path, monkeypatch
+    ) -> None:
+        class Routes:
+            loaded: ClassVar[list[str]] = []
+
+            def load(self, name: str, tensor: torch.Tensor) -> None:
+                self.loaded.append(name)
+
+            def finish(self) -> None:
+                self.loaded.append("finished")
+
+        def broken() -> Iterator[tuple[str, torch.Tensor]]:
+            yield from list(weights_of(folder))[:6]
+            raise ConnectionError("sender died")
+
+        monkeypatch.setattr(engine, "_routes", Routes())
+        assert engine.in_place
+        missing = list(weights_of(folder))[1:]
+        for weights, error in ((broken(), ConnectionError), (iter(missing), GenerationError)):
+            with pytest.raises(error):
+                engine.update_weights(weights, 7)
+            assert engine.weight_version == 0
+            with pytest.raises(GenerationError, match="failed half-way"):
+                engine.generate(PROMPTS, 1, plain(2), [1, 2, 3, 4])
+        Routes.loaded.clear()
+        engine.update_weights(weights_of(folder), 7)
+        assert Routes.loaded == [*engine.expected.shapes, "finished"]
+        assert engine.generate(PROMPTS, 1, plain(2), [1, 2, 3, 4])[0][0].weight_version == 7
 
     def test_sampling_leaves_the_global_generator_alone(self, engine: VllmGenerator) -> None:
         before = torch.get_rng_state()

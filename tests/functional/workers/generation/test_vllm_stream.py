@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from grpo.config.schema.algorithm import AsyncGrpo
+from grpo.errors import GenerationError
 from grpo.models.loading import load_model
 from grpo.workers.generation.vllm import VllmGenerator
 from grpo.workers.generation.vllm_stream import VllmStream
@@ -123,3 +124,26 @@ def test_two_updates_are_two_turns(generator: VllmGenerator, folders) -> None:
         versions = [version for _, version in group[0].newer_from]
         assert versions == [7, 8]
         assert len(group[0].token_versions) == len(group[0].token_ids) == len(group[0].logprobs)
+
+
+def test_after_an_update_that_failed_half_way_no_token_is_sampled(
+    generator: VllmGenerator, folders, monkeypatch
+) -> None:
+    class Routes:
+        def load(self, name: str, tensor: torch.Tensor) -> None:
+            """As if it were in place."""
+
+        def finish(self) -> None:
+            """Nothing to wait for."""
+
+    monkeypatch.setattr(generator, "_routes", Routes())
+    stream = VllmStream(generator, recompute_cache=False)
+    add(stream, plain(LENGTH))
+    stream.step()
+    with pytest.raises(GenerationError, match="missing"):
+        stream.update_weights(list(weights_of(folders[1]))[1:], 5)
+    with pytest.raises(GenerationError, match="failed half-way"):
+        stream.step()
+    stream.update_weights(weights_of(folders[1]), 6)
+    found = finish(stream, len(PROMPTS))
+    assert {each.token_versions[-1] for group in found.values() for each in group} == {6}

@@ -50,3 +50,11 @@ def test_what_is_missing_is_counted_and_named():
     expected = ExpectedWeights.of_module(torch.nn.Linear(2, 3), 2)
     with pytest.raises(GenerationError, match=r"1 of 2 weights are missing, the first is bias"):
         list(expected.checked([("weight", torch.zeros(3, 2))]))
+
+
+@pytest.mark.parametrize(("in_place", "left"), [(False, "keeps its old weights"), (True, "generates nothing until")])
+def test_an_error_says_what_it_leaves(in_place, left):
+    expected = ExpectedWeights.of_module(torch.nn.Linear(2, 3), 2)
+    for weights in ([("weight", torch.zeros(3, 2))], [("other", torch.zeros(1))], [("weight", torch.zeros(2, 2))]):
+        with pytest.raises(GenerationError, match=left):
+            list(expected.checked(weights, in_place=in_place))

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from grpo.config.schema import Config
-from grpo.workers.generation.vllm_arguments import context_length, engine_arguments
+from grpo.config.schema.algorithm import AsyncGrpo
+from grpo.workers.generation.vllm_arguments import capture_sizes, context_length, engine_arguments, sequences_at_once
 from tests.support.generation import make_config
 
 
@@ -43,3 +44,26 @@ def test_arguments(case, snapshot):
 def test_the_context_is_the_engines_own_or_the_policys():
     assert context_length(CASES["cpu"]) == 256
     assert context_length(CASES["gpu-all-options"]) == 100
+
+
+@pytest.mark.parametrize("largest", [1, 2, 3, 8, 60, 256, 1000, 1024])
+def test_graphs_fit_every_batch_closely(largest):
+    sizes = capture_sizes(largest)
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == largest
+    for batch in range(1, largest + 1):
+        size = next(each for each in sizes if each >= batch)
+        assert size - batch < max(8, batch / 8)
+    assert len(sizes) < 45
+
+
+def test_graphs_are_captured_for_the_sequences_of_a_step_and_of_the_steps_ahead_in_an_async_run():
+    assert sequences_at_once(CASES["gpu"]) == 32 * 16
+    assert sequences_at_once(CASES["gpu-all-options"]) == 7
+    ahead = AsyncGrpo(enabled=True, max_trajectory_age_steps=2)
+    grpo = CASES["gpu"].grpo.model_copy(update={"async_grpo": ahead, "num_prompts_per_step": 4})
+    assert sequences_at_once(CASES["gpu"].model_copy(update={"grpo": grpo})) == 256
+    some = grpo.model_copy(update={"num_prompts_per_step": 10})
+    assert sequences_at_once(CASES["gpu"].model_copy(update={"grpo": some})) == 3 * 10 * 16
+    many = grpo.model_copy(update={"num_prompts_per_step": 400})
+    assert sequences_at_once(CASES["gpu"].model_copy(update={"grpo": many})) == 1024
