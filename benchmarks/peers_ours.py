@@ -73,7 +73,7 @@ def run(gate: Gate, overrides: Sequence[str], packages: Sequence[str], recipe: P
     with (
         Rewards(resolved.config.env) as rewards,
         RunDirectory.open(directory, "new", name="peers", config_yaml=resolved.to_yaml(), command=[]) as run_directory,
-        assembled(prepare(resolved), run_directory, rewards, None, (observe,)) as parts,
+        assembled(prepare(resolved), run_directory, rewards, None, observers=(observe,)) as parts,
     ):
         gate.ready(packages)
         Trainer(replace(parts, timer=GatedTimer(gate)), resolved.config).run(StopRequest())

@@ -53,7 +53,7 @@ def stage_layers(num_layers: int, stage: int, stages: int) -> range:
 
 
 def join(sizes: ParallelSizes, device: torch.device, *, seed: int) -> Place:
-    """Make Megatron's groups over all ranks of torch.distributed, or take those of an earlier call with equal sizes.
+    """Make Megatron's groups over all ranks, or take those of an earlier call over the same ranks with equal sizes.
 
     Without torch.distributed this process is made a world of its own.
 
@@ -69,10 +69,11 @@ def join(sizes: ParallelSizes, device: torch.device, *, seed: int) -> Place:
             f"policy.megatron_cfg.tensor_model_parallel_size={sizes.tensor} x pipeline_model_parallel_size="
             f"{sizes.pipeline}: one copy of the model takes {copy} ranks, which do not divide the {world} that train"
         )
-    if parallel_state.model_parallel_is_initialized() and _present_sizes() != (sizes.tensor, sizes.pipeline):
+    if parallel_state.model_parallel_is_initialized() and not _present(sizes):
         parallel_state.destroy_model_parallel()
     if not parallel_state.model_parallel_is_initialized():
         parallel_state.initialize_model_parallel(sizes.tensor, sizes.pipeline, create_gloo_process_groups=False)
+        _made_over[:] = [dist.group.WORLD]
     if device.type == "cuda":
         tensor_parallel.model_parallel_cuda_manual_seed(seed)
     return Place(
@@ -86,8 +87,13 @@ def join(sizes: ParallelSizes, device: torch.device, *, seed: int) -> Place:
     )
 
 
-def _present_sizes() -> tuple[int, int]:
+_made_over: list[object] = []  # the process group of all ranks that Megatron's groups are parts of
+
+
+def _present(sizes: ParallelSizes) -> bool:
+    """Whether Megatron's groups are of these sizes, and torch.distributed has not been left and joined anew since."""
     return (
-        parallel_state.get_tensor_model_parallel_world_size(),
-        parallel_state.get_pipeline_model_parallel_world_size(),
+        _made_over == [dist.group.WORLD]
+        and parallel_state.get_tensor_model_parallel_world_size() == sizes.tensor
+        and parallel_state.get_pipeline_model_parallel_world_size() == sizes.pipeline
     )

@@ -112,5 +112,7 @@ def test_missing_module(name):
 
 @pytest.mark.parametrize("name", ["maths", "", ":", "module:", ":function"])
 def test_unknown_name(name):
-    with pytest.raises(RewardError, match="'math', 'reasoning_gym', 'exact_match', 'coin', or your own 'module:function'"):
+    with pytest.raises(
+        RewardError, match="'math', 'reasoning_gym', 'exact_match', 'coin', or your own 'module:function'"
+    ):
         load_verifier(name, {})
