@@ -199,6 +199,18 @@ def rebase(session: nox.Session) -> None:
     run_in(session, "core", "grpo", "rebase", *session.posargs)
 
 
+def slurm_can_be_installed(session: nox.Session) -> bool:
+    """Whether its daemons are here, or apt-get finds them."""
+    if all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))):
+        return True
+    session.run("apt-get", "update", "-qq", external=True, silent=True, success_codes=[0, 100])
+    found = session.run(
+        "apt-get", "install", "--simulate", "-qq", "munge", "slurmctld", "slurmd", "slurm-client",
+        external=True, silent=True, success_codes=[0, 100],
+    )  # fmt: skip
+    return "Inst slurmd " in str(found)
+
+
 @nox.session(venv_backend="none")
 def slurm(session: nox.Session) -> None:
     """Cases of the matrix as jobs of a real Slurm on this machine (root, Debian or Ubuntu). Arguments go to pytest.
@@ -209,6 +221,8 @@ def slurm(session: nox.Session) -> None:
         *(["root, as which Slurm's daemons start jobs"] if os.geteuid() != 0 else []),
         *(["apt-get, by which Slurm is installed (Debian, Ubuntu)"] if shutil.which("apt-get") is None else []),
     ]
+    if not missing and not slurm_can_be_installed(session):
+        missing.append("package of Slurm within reach of apt-get")
     if missing:
         message = f"NO JOB HAS RUN ON A SLURM: there is no {' and no '.join(missing)}"
         (session.error if session.posargs else session.skip)(message)

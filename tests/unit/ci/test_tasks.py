@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -123,6 +124,33 @@ def test_where_there_can_be_no_slurm_that_is_said_and_never_a_pass(tasks, monkey
     with pytest.raises(EndedError, match=f"{how}: NO JOB HAS RUN ON A SLURM: there is {said}"):
         tasks.slurm(session)
     assert session.ran == []
+
+
+@pytest.mark.parametrize(
+    ("here", "answer", "can"),
+    [
+        (True, None, True),
+        (False, "Inst munge (0.5)\nInst slurmd (22.05)\n", True),
+        (False, "E: Unable\n", False),
+    ],
+)
+def test_whether_slurm_is_here_or_can_be_had(tasks, monkeypatch, here, answer, can):
+    asked = []
+    session = SimpleNamespace(run=lambda *command, **_: asked.append(command[:2]) or answer)
+    monkeypatch.setattr(tasks.shutil, "which", lambda name: f"/bin/{name}" if here else None)
+    assert tasks.slurm_can_be_installed(session) == can
+    assert asked == ([] if here else [("apt-get", "update"), ("apt-get", "install")])
+
+
+def test_where_slurm_cannot_be_had_the_gate_says_so(tasks, monkeypatch):
+    session = Session()
+    said = []
+    session.skip = said.append
+    monkeypatch.setattr(tasks.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(tasks.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(tasks, "slurm_can_be_installed", lambda _: False)
+    tasks.slurm(session)
+    assert said == ["NO JOB HAS RUN ON A SLURM: there is no package of Slurm within reach of apt-get"]
 
 
 def test_jobs_on_a_slurm_leave_a_report_in_the_order_of_their_files(tasks, monkeypatch):
