@@ -178,7 +178,7 @@ def kill_worker(cluster: Cluster, job: Job) -> tuple[str, list[int]]:
 
 
 def workers_of(job_id: str, node: str) -> Iterator[psutil.Process]:
-    """The ranks of a job on a node."""
+    """The ranks of a job on a node, of the policy and of the engine."""
     for process in psutil.process_iter(["cmdline"]):
         try:
             environ = process.environ()
