@@ -61,12 +61,14 @@ class Overlap:
         return self.bound / self.asynchronous
 
     def lines(self) -> list[str]:
-        sync = self.synchronous
-        return [
-            f"engine alone {self.generation:.3f} s a step, policy alone {self.training:.3f} s: bound {self.bound:.3f} s",
+        found = [
+            f"engine alone {self.generation:.3f}, policy alone {self.training:.3f} s a step: bound {self.bound:.3f} s",
             f"asynchronous {self.asynchronous:.3f} s a step: {self.reached:.1%} of the bound (goal {GOAL:.0%})",
-            *([] if sync is None else [f"synchronous {sync:.3f} s a step: asynchronous is {sync / self.asynchronous:.2f}x as fast"]),
-        ]  # fmt: skip
+        ]
+        if self.synchronous is not None:
+            faster = self.synchronous / self.asynchronous
+            found.append(f"synchronous {self.synchronous:.3f} s a step: asynchronous is {faster:.2f}x as fast")
+        return found
 
 
 def main(
@@ -144,7 +146,8 @@ def engine_alone(parts: Parts, steps: int) -> tuple[list[Rollout], float]:
     for _ in range(WARM_UP + steps):
         with timer.step() as times:
             rollout = parts.source.next_rollout(timer)
-        assert rollout is not None, "prompts without end"
+        if rollout is None:
+            raise RuntimeError("the prompts are used up")
         rollouts.append(rollout)
         seconds.append(times["timing/total"])
     parts.source.close()

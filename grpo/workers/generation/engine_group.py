@@ -58,7 +58,13 @@ class EngineGroup:
             answers = self._engines.call_each(
                 "generate",
                 [
-                    ([prompts[each] for each in needed], num_completions, sampling, [seeds[each] for each in needed], own)
+                    (
+                        [prompts[each] for each in needed],
+                        num_completions,
+                        sampling,
+                        [seeds[each] for each in needed],
+                        own,
+                    )
                     for needed, own in map(numbered_anew, shares)
                 ],
             )
