@@ -15,7 +15,7 @@ from grpo.errors import GenerationError
 from grpo.workers.generation.lockstep import HEARTBEAT_SECONDS, Alone, Seen, Together
 from grpo.workers.protocol import Completion, Finished, GroupRequest, LocalGenerator, SamplingParams
 
-_JOIN_SECONDS = 30.0
+_JOIN_SECONDS = 15.0  # less than a call to end a worker may take
 _DEADLINE_SECONDS = 1800.0
 _ARRIVAL_SECONDS = 60.0  # from the first rank's hearing of something to the others'
 
