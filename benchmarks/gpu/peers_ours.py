@@ -23,7 +23,7 @@ def main() -> None:
     overrides = [
         f"policy.model_name={options.model}", "policy.random_weights=false", "policy.generation.backend=vllm",
         "policy.generation.min_new_tokens=512", "policy.generation.max_new_tokens=512",
-        "policy.max_total_sequence_length=576", "policy.generation.vllm_cfg.enforce_eager=false",
+        "policy.max_total_sequence_length=576",
         f"policy.generation.vllm_cfg.kv_cache_memory_bytes={CACHE_BYTES}",
         f"data.train.data_path={options.prompts}", f"logger.log_dir={options.run_directory}",
         "grpo.max_num_steps=1000000", "grpo.max_num_epochs=1000000", *options.override,
