@@ -124,6 +124,8 @@ def _extra(parameters: Any, name: str) -> int:
 def _tap_v2(runner: Any) -> Tap:
     """Requests have a slot each; a batch says which slots are in it, as arrays on the host."""
     _need(runner, _V2_USED)
+    if vars(runner).get("batch_sharder") is not None:  # since 0.32, if it is asked for
+        raise _UnknownRunnerError("each of its ranks samples some of a batch's sequences")
     from vllm.v1.worker.gpu.input_batch import InputBatch
     from vllm.v1.worker.gpu.sample.logprob import compute_token_logprobs
 
@@ -133,8 +135,6 @@ def _tap_v2(runner: Any) -> Tap:
     last = list(inspect.signature(runner.sampler.add_request).parameters)[-1]
     if last != "sampling_params":
         raise _UnknownRunnerError(f"its sampler is given {last} of a request instead of its sampling parameters")
-    if vars(runner).get("batch_sharder") is not None:  # since 0.32, if it is asked for
-        raise _UnknownRunnerError("each of its ranks samples some of a batch's sequences")
     recorder = SampledLogprobs(runner.device, runner.max_num_reqs)
     row_of_slot = np.full(runner.max_num_reqs, -1, dtype=np.int64)
     sampled: list[tuple[Tensor, Tensor]] = []  # of the step that is being sampled
