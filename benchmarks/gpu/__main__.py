@@ -47,6 +47,8 @@ PARTS = (
     Part("limits", "what the GPU does at best", 15, 40),
     Part("dtensor-8b-2gpu", "the PyTorch worker against a bare FSDP2 loop, 8B over two GPUs", 40, 145, gpus=2),
     Part("megatron-8b-2gpu", "the Megatron-Core worker against a bare loop, 8B over two GPUs", 40, 145, gpus=2),
+    Part("dtensor-8b-8gpu", "the PyTorch worker against a bare FSDP2 loop, 8B over eight GPUs", 40, 145, gpus=8),
+    Part("megatron-8b-8gpu", "the Megatron-Core worker against a bare loop, 8B over eight GPUs", 40, 145, gpus=8),
 )
 CLOSING_S = 15.0  # of a part's time, for what follows the last round
 

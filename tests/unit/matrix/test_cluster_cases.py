@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.planned_cases import plan_of
 from grpo.matrix.judge.bands import higher_is_worse
 from grpo.matrix.load import load_matrix
 from grpo.matrix.resolve import resolve_case
@@ -166,3 +167,10 @@ def test_nothing_is_in_eight_bits(one):
     config = resolve_case(one).config
     assert config.policy.precision == "bfloat16"
     assert "fp8" not in str(config.model_dump()).lower()
+
+
+@pytest.mark.parametrize("one", CLUSTER, ids=lambda one: one.id)
+def test_the_plan_says_that_it_fits(one):
+    for partition in one.partitions:
+        plan = plan_of(one, partition, prompt_tokens=150)
+        assert plan.fits, plan.setting
