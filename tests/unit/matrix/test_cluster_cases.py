@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.planned_cases import plan_of
+from grpo.hub.plan import require_stored
 from grpo.matrix.judge.bands import higher_is_worse
 from grpo.matrix.load import load_matrix
 from grpo.matrix.resolve import resolve_case
 from grpo.matrix.schema.types import seconds_of
+from grpo.trainer import prepare as preparing
 from tests.support.matrix import COLUMNS, canary, evidence, measured, nodes, record, verdict, with_rates
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrices")
@@ -172,5 +174,15 @@ def test_nothing_is_in_eight_bits(one):
 @pytest.mark.parametrize("one", CLUSTER, ids=lambda one: one.id)
 def test_the_plan_says_that_it_fits(one):
     for partition in one.partitions:
-        plan = plan_of(one, partition, prompt_tokens=150)
-        assert plan.fits, plan.setting
+        assert plan_of(one, partition, prompt_tokens=150).fits, partition
+
+
+@pytest.mark.parametrize("one", [one for one in CLUSTER if one.family == "cluster_random"], ids=lambda one: one.id)
+def test_the_random_cases_need_no_hub(one, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_HOME", str(tmp_path))
+    monkeypatch.setattr(preparing, "check_runnable", lambda _: None)  # there are no GPUs
+    resolved = resolve_case(one).resolved
+    require_stored(resolved.config, one.recipe)
+    prompts = preparing.prepare(resolved).train.prompts
+    assert len(prompts) >= one.steps * resolved.config.grpo.num_prompts_per_step
+    assert 100 < sum(len(each.token_ids) for each in prompts) / len(prompts) < 200
