@@ -11,7 +11,7 @@ from grpo.errors import GenerationError
 from grpo.placement.resources import EngineTag, Residence, Resource
 from grpo.workers.generation.engine_rank import EngineRank
 from grpo.workers.generation.engine_start import Engines, start_engines
-from grpo.workers.generation.shares import share_out
+from grpo.workers.generation.shares import numbered_anew, share_out
 from grpo.workers.groups.reservation import Room
 from grpo.workers.groups.worker_group import WorkerGroup
 from grpo.workers.offload.engine import EngineResidence
@@ -56,7 +56,17 @@ class EngineGroup:
         self._sampling = True
         try:
             answers = self._engines.call_each(
-                "generate", [(prompts, num_completions, sampling, seeds, share) for share in shares]
+                "generate",
+                [
+                    (
+                        [prompts[each] for each in needed],
+                        num_completions,
+                        sampling,
+                        [seeds[each] for each in needed],
+                        own,
+                    )
+                    for needed, own in map(numbered_anew, shares)
+                ],
             )
         except GenerationError:
             self._sampling = False

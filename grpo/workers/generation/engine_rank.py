@@ -89,6 +89,7 @@ class StreamRank(RefitTarget):
         self._loop = EngineLoop(
             lambda: stepped_engine(config, model_path, weights_from=weights_from),
             in_flight=config.grpo.async_grpo.in_flight_weight_updates, together=together,
+            deadline_s=config.cluster.worker_timeout_s,
         )  # fmt: skip
         super().__init__(
             self._loop.update_weights, ExpectedWeights.of_folder(model_path), config.policy.precision, _name()

@@ -105,8 +105,8 @@ class StreamGroup:
         """Always awake."""
 
     def shutdown(self) -> None:
-        """End the engines and their processes; more than once does no harm."""
-        self._engines.shutdown(at_once=False)
+        """End the engines and their processes, at once where they sample; more than once does no harm."""
+        self._engines.shutdown(at_once=bool(self._running))
 
     def _submit(
         self, owner: str, requests: Sequence[GroupRequest], num_completions: int, sampling: SamplingParams

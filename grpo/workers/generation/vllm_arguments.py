@@ -79,6 +79,8 @@ def engine_arguments(config: Config, model_path: Path, *, weights_from: WeightsF
         arguments["max_num_seqs"] = sequences_at_once(config)
         if not options.enforce_eager:
             arguments["cudagraph_capture_sizes"] = capture_sizes(sequences_at_once(config))
+            if not options.torch_compile:
+                arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
     if config.grpo.async_grpo.in_flight_weight_updates:
         # Tokens under way during an update would be taken for the new weights'.
         arguments["async_scheduling"] = False

@@ -133,6 +133,8 @@ def _tap_v2(runner: Any) -> Tap:
     last = list(inspect.signature(runner.sampler.add_request).parameters)[-1]
     if last != "sampling_params":
         raise _UnknownRunnerError(f"its sampler is given {last} of a request instead of its sampling parameters")
+    if vars(runner).get("batch_sharder") is not None:  # since 0.32, if it is asked for
+        raise _UnknownRunnerError("each of its ranks samples some of a batch's sequences")
     recorder = SampledLogprobs(runner.device, runner.max_num_reqs)
     row_of_slot = np.full(runner.max_num_reqs, -1, dtype=np.int64)
     sampled: list[tuple[Tensor, Tensor]] = []  # of the step that is being sampled

@@ -101,8 +101,8 @@ class DTensorPolicy(PlacedPolicy):
     def from_config(cls, config: Config, parallel: ParallelContext | None = None) -> DTensorPolicy:
         """Load the model, and the reference policy where the KL penalty is not zero.
 
-        With `parallel` no rank ever holds a whole model: each reads its part of every weight. On a GPU random weights are
-        drawn there.
+        With `parallel` no rank ever holds a whole model: each reads its part of every weight. On a GPU random weights
+        are drawn there.
 
         Raises:
             ConfigError: a GPU is asked for and there is none, or the ranks cannot share the model.
