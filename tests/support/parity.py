@@ -142,7 +142,7 @@ def model_of(cell):
             if each.ndim == 1:  # biases and norms as they are made would hide a wrong cut
                 generator = torch.Generator().manual_seed(len(name))
                 each.add_(0.2 * torch.randn(each.shape, generator=generator))
-        # Log-probs of -11 are rounded by a millionth: metrics of their small differences would be known to 1e-5 at best.
+        # Log-probs of -11 are rounded by a millionth: of their small differences float32 would know 1e-5 at best.
         model.get_decoder().norm.weight.mul_(0.5)
     return model
 

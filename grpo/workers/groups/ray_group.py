@@ -260,7 +260,9 @@ class RayGroup:
         """What each rank returns; raises as soon as the cause of a failure is known."""
         import ray
 
-        pending, answers, failures = dict(references), {}, {}
+        pending = dict(references)
+        answers: dict[int, Any] = {}
+        failures: dict[int, Failure | Death] = {}
         ends = time.monotonic() + deadline_s if ends is None else ends
         while pending and not any(map(is_own, failures.values())):
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, ends - time.monotonic()))
@@ -271,7 +273,8 @@ class RayGroup:
             for reference in ready:
                 rank = pending.pop(reference)
                 answer = self._read(reference, rank)
-                (failures if isinstance(answer, Death | Failure) else answers)[rank] = answer
+                found: dict[int, Any] = failures if isinstance(answer, Death | Failure) else answers
+                found[rank] = answer
             if failures:
                 ends = min(ends, time.monotonic() + _GRACE_SECONDS)
         if failures or pending:
