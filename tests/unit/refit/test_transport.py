@@ -1,3 +1,4 @@
+import functools
 from dataclasses import replace
 
 import pytest
@@ -6,6 +7,7 @@ import torch
 from grpo.refit.errors import RefitError
 from grpo.refit.manifest import Manifest, Weight
 from grpo.refit.transport import Filled, Incoming, Received, Sent, check_arrival, send
+from grpo.refit.writing import copied
 
 WEIGHTS = [Weight("a", (2,), "float32"), Weight("b", (3,), "float32"), Weight("c", (2,), "float32")]
 MANIFEST = Manifest.of(WEIGHTS, 16)
@@ -40,7 +42,7 @@ class Kept:
 
 def given(*names, **changed):
     made = {weight.name: torch.full(weight.shape, float(index)) for index, weight in enumerate(WEIGHTS)} | changed
-    return iter([(name, made[name]) for name in names])
+    return functools.partial(copied, iter([(name, made[name]) for name in names]))
 
 
 def test_weights_arrive_in_their_order_and_buckets_are_given_back_one_by_one():
@@ -71,6 +73,37 @@ def test_what_is_not_in_the_manifest_is_not_sent_and_the_receiver_is_told(weight
     with pytest.raises(RefitError, match=message):
         send(weights, MANIFEST, kept, version=1, checks="off")
     assert kept.calls[-1] == "close"
+
+
+def test_a_policy_that_leaves_buckets_unfilled_has_not_sent_them():
+    kept = Kept()
+
+    def write(buckets):
+        next(iter(buckets))
+        yield
+
+    with pytest.raises(RefitError, match="filled 1 of 3 buckets"):
+        send(write, MANIFEST, kept, version=1, checks="off")
+    assert kept.calls == ["publish 0", "close"]
+
+
+def test_a_policy_may_ask_for_the_next_bucket_before_it_has_filled_one():
+    kept = Kept()
+
+    def write(buckets):
+        before = None
+        for places in buckets:
+            if before is not None:
+                before[0][1].fill_(7.0)
+                yield
+            before = places
+        before[0][1].fill_(8.0)
+        yield
+
+    sent = send(write, MANIFEST, kept, version=1, checks="full")
+    assert kept.calls == ["publish 0", "publish 1", "publish 2", "finish"]
+    assert [each.tensors[0].max().item() for each in kept.buckets.values()] == [7, 7, 8]
+    assert sent.checksums == {index: int(each.flat.view(torch.int64).sum()) for index, each in kept.buckets.items()}
 
 
 def test_an_engine_that_leaves_weights_has_not_taken_them():
