@@ -84,8 +84,8 @@ class _Join:
             self.own = whole
         elif self._staged:
             shape = (*whole.shape[:dim], chunk, *whole.shape[dim + 1 :])
-            self.output = whole.new_empty((self._ranks, *shape))
-            self.input = self.output[rank]
+            self._parts = whole.new_empty((self._ranks, *shape))
+            self.output, self.input = self._parts.flatten(0, 1), self._parts[rank]
             self.own = self.input.narrow(dim, 0, stop - first)
         else:
             self.output = whole
@@ -97,7 +97,7 @@ class _Join:
             return
         for rank in range(self._ranks):
             first, stop = shard_range(self._size, rank, self._ranks)
-            part = self.output[rank].narrow(self._dim, 0, stop - first)
+            part = self._parts[rank].narrow(self._dim, 0, stop - first)
             self._whole.narrow(self._dim, first, stop - first).copy_(part)
 
 
