@@ -30,6 +30,10 @@ class Filled:
 class Sender(Protocol):
     """Takes buckets, in the order of the manifest."""
 
+    def begin(self) -> None:
+        """A refit starts, and with it its deadline."""
+        ...
+
     def free(self, bucket: Bucket) -> Filled:
         """Memory to fill; waits until all receivers are done with what was in it."""
         ...
@@ -50,6 +54,10 @@ class Sender(Protocol):
 class Receiver(Protocol):
     """Gives buckets, in the order of the manifest."""
 
+    def begin(self) -> None:
+        """As `Sender.begin`."""
+        ...
+
     def take(self, bucket: Bucket) -> Filled:
         """Its content, as far as the current stream goes; waits for it."""
         ...
@@ -59,7 +67,7 @@ class Receiver(Protocol):
         ...
 
     def finish(self) -> None:
-        """Wait until this side's part of the last bucket is done."""
+        """Wait until the device has done what it was told on the current stream, with the last bucket too."""
         ...
 
     def close(self) -> None:
@@ -101,6 +109,7 @@ def send(write: Write, manifest: Manifest, sender: Sender, *, version: int, chec
     """
     sums = Checksums(checks, len(manifest.buckets), version)
     memory = _Memory(manifest, sender)
+    sender.begin()
     started = perf_counter()
     try:
         for _ in write(memory):
@@ -161,6 +170,7 @@ class Incoming:
         self._sums = Checksums(checks, len(manifest.buckets), version)
         self._names = self._nbytes = self._messages = 0
         self._wait_s = 0.0
+        receiver.begin()
         self._started = perf_counter()
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
@@ -184,9 +194,7 @@ class Incoming:
         """
         if self._names != len(self._manifest.weights):
             raise RefitError(f"the engine took {self._names} of {len(self._manifest.weights)} weights and went on")
-        asked = perf_counter()
         self._receiver.finish()
-        self._wait_s += perf_counter() - asked
         spent = perf_counter() - self._started
         return Received(
             self._version, self._names, self._nbytes, self._messages, self._sums.values(), self._wait_s,

@@ -20,6 +20,9 @@ class Unheard:
     def join(self) -> None:
         """There is nobody to wait for."""
 
+    def begin(self) -> None:
+        """As `Sender.begin`."""
+
     def free(self, bucket: Bucket) -> Filled:
         """As `Sender.free`."""
         flat = self._flats[bucket.index % SLOTS][: bucket.nbytes]

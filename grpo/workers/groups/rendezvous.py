@@ -52,6 +52,12 @@ def reserve_port(address: str) -> int:
     return port
 
 
+def release_port(port: int) -> None:
+    """Give up one that was reserved; one that is not, or is in use by now, is left alone."""
+    if (held := _reserved.pop(port, None)) is not None:
+        held.close()
+
+
 def join_process_group(
     backend: Literal["gloo", "nccl"], *, timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> None:
