@@ -1,4 +1,4 @@
-"""Whole runs with a sharded policy and vLLM of one rank or two: it samples from the weights that are trained. At night."""
+"""Whole runs of a sharded policy and vLLM of one rank or two: it samples from what is trained. At night."""
 
 import pytest
 
