@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from grpo.refit.checksum import placed_sum
 from grpo.refit.errors import RefitError
 from grpo.refit.manifest import Manifest, Weight
 from grpo.refit.transport import Filled, Incoming, Received, Sent, check_arrival, send
@@ -105,7 +106,9 @@ def test_a_policy_may_ask_for_the_next_bucket_before_it_has_filled_one():
     sent = send(write, MANIFEST, kept, version=1, checks="full")
     assert kept.calls == ["begin", "publish 0", "publish 1", "publish 2", "finish"]
     assert [each.tensors[0].max().item() for each in kept.buckets.values()] == [7, 7, 8]
-    assert sent.checksums == {index: int(each.flat.view(torch.int64).sum()) for index, each in kept.buckets.items()}
+    assert sent.checksums == {
+        index: int(placed_sum(each.flat.view(torch.int64))) for index, each in kept.buckets.items()
+    }
 
 
 def test_an_engine_that_leaves_weights_has_not_taken_them():
