@@ -1,11 +1,14 @@
 """Messages, copies and memory of gathering, under pretended ranks; numbers of real ones in tests/functional."""
 
+import itertools
+
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from grpo.workers.policy import gathering
 from grpo.workers.policy.gathering import gathered
 from grpo.workers.policy.parallel import ParallelContext
 from tests.support.pretended_ranks import pretended_ranks
@@ -102,8 +105,17 @@ def test_a_rank_alone_sends_nothing():
     assert torch.equal(bucket[0][1], bucket[0][0].to_local().to(BF16))
 
 
-def test_the_next_bucket_is_under_way_before_one_is_waited_for():
-    told = []
+def test_the_next_bucket_is_under_way_before_one_is_waited_for_and_no_bucket_is_full_before_that(monkeypatch):
+    told, sent = [], itertools.count()
+
+    class Message:
+        def __init__(self):
+            self.number = next(sent)
+
+        def wait(self):
+            told.append(f"wait {self.number}")
+
+    monkeypatch.setattr(gathering, "_exchange", lambda joins, group: Message())
     with pretended_ranks(2):
         context = parallel(2, 1)
 
@@ -114,4 +126,4 @@ def test_the_next_bucket_is_under_way_before_one_is_waited_for():
 
         for number, _ in enumerate(gathered(buckets(), context)):
             told.append(f"full {number}")
-    assert told == ["ask 0", "ask 1", "full 0", "ask 2", "full 1", "full 2"]
+    assert told == ["ask 0", "ask 1", "wait 0", "full 0", "ask 2", "wait 1", "full 1", "wait 2", "full 2"]
