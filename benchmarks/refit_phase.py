@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +29,7 @@ from grpo.telemetry.timers import PhaseTimer
 from grpo.workers.generation.engine_group import EngineGroup
 from grpo.workers.generation.engine_rank import EngineRank
 from grpo.workers.generation.engine_start import Engines
+from grpo.workers.groups.calls import in_thread
 from grpo.workers.groups.ray_group import RayGroup
 from grpo.workers.groups.reservation import reserved_for
 from grpo.workers.policy.factory import make_rank
@@ -139,9 +140,8 @@ def measured_rank(config: Config) -> MeasuredRank:
     return MeasuredRank(make_rank(config))
 
 
-def measured(running: Running, group: RayGroup, engine: TimedEngine, rounds: int) -> list[dict[str, float]]:
+def measured(running: Running, group: RayGroup, engine: TimedEngine, rounds: int) -> Iterator[dict[str, float]]:
     """Of each round the seconds of the phase, as `whole`, and of its parts."""
-    found = []
     for _ in range(rounds):
         engine.seconds = {}
         group.call_all("take_seconds")
@@ -152,8 +152,7 @@ def measured(running: Running, group: RayGroup, engine: TimedEngine, rounds: int
         row["rest"] = row["whole"] - sum(
             row.get(each, 0.0) for each in ("offload", "wake", "export", "transfer", "load", "connect")
         )
-        found.append(row | {key: value for key, value in times.items() if key.startswith("performance/")})
-    return found
+        yield row | {key: value for key, value in times.items() if key.startswith("performance/")}
 
 
 def page(name: str, results: Mapping[str, Any], config: Config) -> str:
@@ -244,7 +243,10 @@ def measure(
                 break
             plan = colocated(Sharing(sleep_level=2, offload_optimizer=offload), reference=False)
             running = Running(config, policy, refit, PhaseTimer(entering=Placement(plan, policy, engine).enter))
-            keep(**{half: measured(running, group, engine, rounds)})
+            rows: list[dict[str, float]] = []
+            for row in measured(running, group, engine, rounds):
+                rows.append(row)
+                keep(**{half: rows})
             keep(**{f"held, {half}": group.call_all("held")[0]})
             if not offload:
                 keep(rounding_s=group.call_all("rounding_s")[0])
@@ -253,7 +255,7 @@ def measure(
 
 
 def _start(stack: ExitStack, config: Config, make_policy: Any, make_engine: Any) -> tuple[RayGroup, TimedEngine]:
-    """The engine first, while the GPU is empty; it sleeps while the policy is made."""
+    """Both at the same time; Adam's moments are made later, when the engine sleeps."""
     rooms = stack.enter_context(reserved_for(config))
     if rooms is None:
         raise typer.BadParameter("cluster.launcher must be ray")
@@ -261,11 +263,12 @@ def _start(stack: ExitStack, config: Config, make_policy: Any, make_engine: Any)
     options: dict[str, Any] = {
         "deadline_s": config.cluster.worker_timeout_s, "environment": {"OMP_NUM_THREADS": "4"},
     }  # fmt: skip
+    starting = in_thread(lambda: RayGroup(make_policy, [config], reservation=rooms.policy, **options))
     ranks = RayGroup(make_engine, [config, path], reservation=rooms.engines, ranks_together=size, **options)
     engine = TimedEngine(EngineGroup(Engines(ranks, size)))
     stack.callback(engine.shutdown)
     sleep_until_needed(colocated(Sharing(sleep_level=2), reference=False), engine)
-    group = RayGroup(make_policy, [config], reservation=rooms.policy, **options)
+    group = starting.result()
     stack.callback(group.shutdown)
     return group, engine
 
