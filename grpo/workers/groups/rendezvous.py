@@ -53,8 +53,9 @@ def reserve_port(address: str) -> int:
 
 
 def release_port(port: int) -> None:
-    """Give up one that was reserved; one that is not, or is in use by now, is left alone."""
-    if (held := _reserved.pop(port, None)) is not None:
+    """Give up what `reserve_port` holds for a group that was not made; of one that was made nothing is held."""
+    held = _reserved.pop(port, None)
+    if held is not None:
         held.close()
 
 
