@@ -38,7 +38,7 @@ def rank_pack(batch: Batch, rows: Sequence[int], inputs: Any, device: torch.devi
         return RankPack(inputs, nothing, nothing)
     assert batch.advantages is not None
     assert batch.old_logprobs is not None
-    advantages = batch.advantages[torch.as_tensor(rows)][inputs.sequence_ids]
+    advantages = batch.advantages[torch.as_tensor(rows)][inputs.sequence_ids.cpu()]
     return RankPack(inputs, advantages.to(device), batch.old_logprobs[inputs.trained].to(device))
 
 
