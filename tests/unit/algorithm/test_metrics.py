@@ -76,7 +76,7 @@ def test_every_metric_says_what_it_is():
 def test_one_transfer_takes_all_of_them_to_the_host():
     sums = MetricSums(
         {"loss": scalar(1.5)}, {"probs_ratio_max": scalar(2.0)}, {"probs_ratio_min": scalar(0.5)},
-        {"logprob_difference": torch.tensor([0.25, torch.nan, 0.75])},
+        {"logprob_difference": torch.tensor([0.25, torch.nan, 0.75]).double()},
     )  # fmt: skip
     assert sums.on_host() is sums
     transfers = []
