@@ -23,7 +23,7 @@ from grpo.config.schema import Config
 from grpo.models.sharded_loading import shape_of_model
 from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.parallel import ParallelContext
-from grpo.workers.protocol import Policy
+from grpo.workers.protocol import StatefulPolicy
 
 OFFLOADED_PACKS = 4  # each copies all gradients to the host and adds them there
 DEVIATION = 0.02  # of random weights
@@ -131,7 +131,7 @@ class RandomWeights(Mapping[str, Tensor]):
         return len(self._shapes)
 
 
-def _megatron(shape: Shape, config: Config, device: torch.device) -> Policy:
+def _megatron(shape: Shape, config: Config, device: torch.device) -> StatefulPolicy:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from grpo.models.megatron.shape import ModelShape
@@ -140,4 +140,7 @@ def _megatron(shape: Shape, config: Config, device: torch.device) -> Policy:
     return MegatronPolicy(ModelShape.of(shape.config()), RandomWeights(shape, device), config, device=device.type)
 
 
-_MAKERS: dict[str, Callable[[Shape, Config, torch.device], Policy]] = {"dtensor": _sharded, "megatron": _megatron}
+_MAKERS: dict[str, Callable[[Shape, Config, torch.device], StatefulPolicy]] = {
+    "dtensor": _sharded,
+    "megatron": _megatron,
+}
