@@ -25,7 +25,7 @@ from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.parallel import ParallelContext
 from grpo.workers.protocol import StatefulPolicy
 
-OFFLOADED_PACKS = 4  # each copies all gradients to the host and adds them there
+OFFLOADED_PACKS = 2  # each copies all gradients to the host and adds them there
 DEVIATION = 0.02  # of random weights
 
 
@@ -61,7 +61,7 @@ def offloaded(shape: Shape, size: Size, deadline: float) -> Iterator[Record]:
     ours = _sharded(shape, config, device)
     yield about | {"kind": "began", "seconds": seconds(lambda: ours.train(batch), size.device)}
     yield about | memory_record(ours, batch, planned_training_bytes(shape, config), size, before=before)
-    found = alternately({"ours": lambda: ours.train(batch)}, rounds=2, device=size.device, warm_up=0, deadline=deadline)
+    found = alternately({"ours": lambda: ours.train(batch)}, rounds=1, device=size.device, warm_up=0, deadline=deadline)
     yield about | comparison(found, update_flops(dimensions_of(shape), batch), batch, OFFLOADED_PACKS)
     dist.destroy_process_group()
 
