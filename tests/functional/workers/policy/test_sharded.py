@@ -173,14 +173,11 @@ def test_a_gradient_that_is_not_finite_is_an_error_on_every_rank_and_changes_not
 
 
 def test_bfloat16_masters_keep_updates_that_bfloat16_would_swallow(answers):
-    for moved, exported_same, is_bfloat16, metrics, reduced in answers["small updates"]:
+    for moved, exported_same, is_bfloat16, metrics in answers["small updates"]:
         assert is_bfloat16
         assert exported_same
         assert moved["masters"] == pytest.approx(3e-6, rel=0.1)
         assert metrics == answers["small updates"][0][3]
-        assert reduced == {
-            ("torch.float32", "torch.float32")
-        }  # gradients of bfloat16 compute, over data parallel ranks
 
 
 def test_a_batch_without_trained_tokens_makes_no_update(answers):
