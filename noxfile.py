@@ -291,11 +291,17 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
-    """A case of the gpu layer here, judged: `-- CASE [--partition P]`; else workers' speed and memory on one GPU.
+    """Tests of the kernels on a GPU; then a case, judged: `-- CASE [--partition P]`, else workers' speed and memory.
 
-    Without a case, arguments go to benchmarks.gpu, which measures against bare loops and the plan.
+    `-- tests` runs the tests alone. Without a case, arguments go to benchmarks.gpu, which measures against bare loops
+    and the plan.
     """
+    if not Path("/dev/nvidiactl").exists():
+        session.error("NOTHING HAS RUN: there is no NVIDIA GPU on this machine (no /dev/nvidiactl)")
     arguments = session.posargs
+    run_in(session, "cuda", "pytest", f"--junitxml={JUNIT / 'gpu'}.xml", "tests/gpu")
+    if arguments[:1] == ["tests"]:
+        return
     if arguments and CASE_ID.fullmatch(arguments[0]):
         run_in(session, "cuda", "grpo", "matrix", "run", *arguments)
         return

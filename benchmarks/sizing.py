@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def dispatch(ranks: Iterable[int]) -> list[Row]:
         )  # fmt: skip
         group.call_all("step")
         before, calls = me.cpu_times(), 3
-        seconds = timed(lambda group=group: group.call_all("step"), calls)
+        seconds = timed(partial(group.call_all, "step"), calls)
         after = me.cpu_times()
         cpu = (after.user + after.system - before.user - before.system) / calls
         rows.append({"ranks": count, "seconds": seconds, "driver_cpu_seconds": cpu})
@@ -149,9 +150,7 @@ def splitting(ranks: Iterable[int]) -> list[Row]:
         lengths = [min(4096, 200 + int(rng.expovariate(1 / 400))) for _ in range(SEQUENCES * count)]
         work = [float(each) for each in lengths]
         planning = Packed(8192, "modified_first_fit_decreasing", 1)
-        rows.append(
-            {"ranks": count, "seconds": timed(lambda a=lengths, b=work, c=planning, d=count: plan_ranks(a, b, c, d), 1)}
-        )
+        rows.append({"ranks": count, "seconds": timed(partial(plan_ranks, lengths, work, planning, count), 1)})
     return rows
 
 
@@ -169,7 +168,7 @@ def metrics(ranks: Iterable[int]) -> list[Row]:
             hosts = [f"gpu-{rank // 8:04d}" for rank in range(count)]
             phases = ("refit", "generation", "logprobs", "policy_training", "checkpoint")
             seconds = {f"timing/{phase}": [1.234567 + rank for rank in range(count)] for phase in phases}
-            took = timed(lambda run=run, hosts=hosts, seconds=seconds: run.write_ranks(1, hosts, seconds))
+            took = timed(partial(run.write_ranks, 1, hosts, seconds))
             run.finish("completed")
             size = (folder / str(count) / "ranks.jsonl").stat().st_size / 3
             rows.append({"ranks": count, "seconds": took, "kib_a_step": size / 1024})

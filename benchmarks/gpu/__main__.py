@@ -41,9 +41,9 @@ PARTS = (
     Part("dtensor-1b", "the PyTorch worker against a bare loop, 1B; log-probs; memory; where the time goes", 45, 145),
     Part("dtensor-8b", "the PyTorch worker on as many layers of 8B as fit: MFU, memory, where the time goes", 40, 130),
     Part("megatron-1b", "the Megatron-Core worker against a bare loop, 1B", 45, 130),
-    Part("step", "whole steps of the trainer with vLLM, 1B: what is around the work", 80, 145),
+    Part("step", "whole steps of the trainer with vLLM, 1B: what is around the work", 120, 190),
     Part("dtensor-8b-paired", "the PyTorch worker against a bare loop on eight layers of 8B", 45, 90),
-    Part("offload", "the PyTorch worker with its state on the CPU, 1B: memory, time", 30, 90),
+    Part("offload", "the PyTorch worker with its state on the CPU, 1B: memory, time", 60, 120),
     Part("limits", "what the GPU does at best", 15, 40),
     Part("dtensor-8b-2gpu", "the PyTorch worker against a bare FSDP2 loop, 8B over two GPUs", 40, 145, gpus=2),
     Part("megatron-8b-2gpu", "the Megatron-Core worker against a bare loop, 8B over two GPUs", 40, 145, gpus=2),
@@ -210,7 +210,7 @@ def environment() -> dict[str, Any]:
     """Versions and the GPU."""
     import torch
 
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)

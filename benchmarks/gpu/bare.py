@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.gpu.settings import ADAMW, MAX_GRAD_NORM
 from benchmarks.gpu.work import CLIP, Pack
+from grpo.workers.policy.architecture import output_weight
 from grpo.workers.policy.attention import PackedBounds
 from grpo.workers.policy.layers import use_own_layers
 from grpo.workers.policy.precision import RoundedCopy
@@ -34,7 +35,7 @@ class BareLoop:
         self._head_gradient = None if self._rounded is None else self._rounded.head_gradient
         self._checkpointing = checkpointing
         self._optimizer = torch.optim.AdamW(
-            self.masters, lr=ADAMW["lr"], betas=tuple(ADAMW["betas"]), eps=ADAMW["eps"],  # type: ignore[arg-type]
+            self.masters, lr=ADAMW["lr"], betas=tuple(ADAMW["betas"]), eps=ADAMW["eps"],
             weight_decay=ADAMW["weight_decay"], fused=True,
         )  # fmt: skip
 
@@ -62,12 +63,12 @@ class BareLoop:
 
     def logprobs(self, pack: Pack) -> Tensor:
         """[N]"""
-        weight = self.model.get_output_embeddings().weight
+        weight = output_weight(self.model)
         return token_logprobs(self.states(pack), weight, pack.targets, gradient=self._head_gradient).logprobs
 
     def states(self, pack: Pack) -> Tensor:
         """[N, H]: hidden states that predict the trained tokens."""
-        trunk: Any = self.model.get_decoder()
+        trunk: Any = self.model.get_decoder()  # type: ignore[no-untyped-call]
         packed = PackedBounds(pack.lengths, pack.bounds)
         if not self._checkpointing:
             hidden = trunk(input_ids=pack.input_ids, position_ids=pack.position_ids, use_cache=False, packed=packed)[0]

@@ -38,7 +38,7 @@ def rank_pack(batch: Batch, rows: Sequence[int], inputs: Any, device: torch.devi
         return RankPack(inputs, nothing, nothing)
     assert batch.advantages is not None
     assert batch.old_logprobs is not None
-    advantages = batch.advantages[torch.as_tensor(rows)][inputs.sequence_ids]
+    advantages = batch.advantages[torch.as_tensor(rows)][inputs.sequence_ids.cpu()]
     return RankPack(inputs, advantages.to(device), batch.old_logprobs[inputs.trained].to(device))
 
 
@@ -70,7 +70,7 @@ class BareFSDP:
         """Forward, backward and optimizer; `tokens` are trained on all ranks."""
         for pack in packs:
             logprobs = self._root(pack.inputs, with_entropy=False).logprobs
-            (clipped_loss(logprobs, pack) / tokens).backward()
+            (clipped_loss(logprobs, pack) / tokens).backward()  # type: ignore[no-untyped-call]
         gradients = [each.grad.to_local() for each in self._parameters if each.grad is not None]
         total = torch.nn.utils.get_total_norm(gradients).to(self._device).square()
         dist.all_reduce(total)

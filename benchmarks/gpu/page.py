@@ -121,6 +121,8 @@ def _step(record: Record) -> list[str]:
         "", "| " + " | ".join(seconds) + " |", "|" + "---:|" * len(seconds),
         "| " + " | ".join(f"{value:.3f}" for value in seconds.values()) + " |", "",
     ]  # fmt: skip
+    if not record.get("whole", True):
+        lines = [lines[0] + " The time was over before the last step was.", *lines[1:]]
     around = record["around"]
     share = " - ".join(f"{100 * around[name]:.2f}" for name in ("low", "high"))
     return [*lines, f"data + rewards + advantages + other: {100 * around['median']:.2f} % of a step ({share})."]
@@ -141,6 +143,10 @@ def _skipped(record: Record) -> list[str]:
     return [f"Not begun: {record['left']:.0f} s were left of the {record['needs']:.0f} that it needs."]
 
 
+def _began(record: Record) -> list[str]:
+    return [f"The first update, {_about(record)}, which makes the optimizer's state: {record['seconds']:.1f} s."]
+
+
 def _took(record: Record) -> list[str]:
     return [f"({record['seconds']:.0f} s)"]
 
@@ -157,4 +163,5 @@ def _ratio(name: str, ratio: Record) -> str:
 _KINDS: dict[str, Callable[[Record], list[str]]] = {
     "machine": _machine, "training": _training, "scoring": _scoring, "memory": _memory, "plan": _plan, "waits": _waits,
     "shares": _shares, "step": _step, "limits": _limits, "failure": _failure, "skipped": _skipped, "took": _took,
+    "began": _began,
 }  # fmt: skip

@@ -26,7 +26,7 @@ from grpo.models.dimensions import Dimensions
 from grpo.models.flops import Flops
 from grpo.models.megatron.shape import ModelShape
 from grpo.workers.policy.dtensor import DTensorPolicy
-from grpo.workers.protocol import Policy
+from grpo.workers.protocol import StatefulPolicy
 
 Record = dict[str, Any]
 LARGEST_SHARE = 0.93  # of a GPU's memory that a plan may fill: the allocator leaves holes
@@ -63,13 +63,13 @@ class Side:
     """A worker to measure, and how a bare loop like it is made."""
 
     backend: str
-    make: Callable[[Shape, Config, Size], Policy]
-    bare: Callable[[Shape, Policy, Size], Any]
-    parameters: Callable[[Policy], list[torch.Tensor]]
+    make: Callable[[Shape, Config, Size], StatefulPolicy]
+    bare: Callable[[Shape, StatefulPolicy, Size], Any]
+    parameters: Callable[[StatefulPolicy], list[torch.Tensor]]
 
 
 def dtensor_side() -> Side:
-    def parameters(policy: Policy) -> list[torch.Tensor]:
+    def parameters(policy: StatefulPolicy) -> list[torch.Tensor]:
         return [each for _, each in policy.export_weights()]
 
     return Side(
@@ -87,7 +87,7 @@ def megatron_side() -> Side:
         from benchmarks.gpu.bare_megatron import BareMegatron
         from grpo.workers.megatron.policy import MegatronPolicy
 
-    def make(shape: Shape, config: Config, size: Size) -> Policy:
+    def make(shape: Shape, config: Config, size: Size) -> StatefulPolicy:
         model = shape.build(size.device)
         source = {name: each.detach() for name, each in model.state_dict().items()}
         return MegatronPolicy(ModelShape.of(model.config), source, config, device=size.device)
@@ -95,7 +95,7 @@ def megatron_side() -> Side:
     def parameters(policy: Any) -> list[torch.Tensor]:
         return list(policy._trained.model.parameters())  # noqa: SLF001 (its fused weights have no public names)
 
-    def bare(shape: Shape, ours: Policy, size: Size) -> Any:
+    def bare(shape: Shape, ours: StatefulPolicy, size: Size) -> Any:
         device = torch.device("cuda", torch.cuda.current_device()) if size.device == "cuda" else torch.device("cpu")
         return BareMegatron(ModelShape.of(shape.config()), parameters(ours), size.dtype, device)
 
@@ -164,7 +164,7 @@ def alone(side: Side, size: Size, deadline: float) -> Iterator[Record]:
 
 
 def _speed_alone(
-    ours: Policy, about: Record, side: Side, shape: Shape, size: Size, *, deadline: float
+    ours: StatefulPolicy, about: Record, side: Side, shape: Shape, size: Size, *, deadline: float
 ) -> Iterator[Record]:
     cap, dimensions = size.caps[0], dimensions_of(shape)
     batch = random_batch(cap, size.tokens // cap, dimensions.vocab)
@@ -177,8 +177,8 @@ def _speed_alone(
 
 
 def _trained(
-    make: Callable[[], Policy], batch: Batch, plan: Mapping[str, float], size: Size
-) -> tuple[Policy | None, Any]:
+    make: Callable[[], StatefulPolicy], batch: Batch, plan: Mapping[str, float], size: Size
+) -> tuple[StatefulPolicy | None, Any]:
     """A worker that has trained and its record of memory, or None and what the allocator said where it did not fit."""
     try:
         before = allocated(size)
@@ -211,7 +211,7 @@ def _ratio(ours: list[float], bare: list[float]) -> Record:
     return {"of_medians": Spread.of(ours).median / Spread.of(bare).median, "low": each.low, "high": each.high}
 
 
-def _scoring(ours: Policy, bare: Any, batch: Batch, packs: list[Any], size: Size, *, flops: float) -> Record:
+def _scoring(ours: StatefulPolicy, bare: Any, batch: Batch, packs: list[Any], size: Size, *, flops: float) -> Record:
     """The log-prob pass against a forward pass with bfloat16 logits, all of a pack at once, and against one without."""
     weight = bare.model.get_output_embeddings().weight
 
@@ -235,7 +235,7 @@ def _scoring(ours: Policy, bare: Any, batch: Batch, packs: list[Any], size: Size
     }
 
 
-def memory_record(ours: Policy, batch: Batch, plan: Mapping[str, float], size: Size, *, before: int) -> Record:
+def memory_record(ours: StatefulPolicy, batch: Batch, plan: Mapping[str, float], size: Size, *, before: int) -> Record:
     """Peak of three updates, the first of which makes the optimizer's state, beside the plan."""
     if size.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -253,7 +253,7 @@ def memory_record(ours: Policy, batch: Batch, plan: Mapping[str, float], size: S
     }
 
 
-def _waits(ours: Policy, batch: Batch, size: Size) -> Record:
+def _waits(ours: StatefulPolicy, batch: Batch, size: Size) -> Record:
     """Where an update waits for the GPU, as torch's debugging of synchronisation sees it: place -> times."""
     if size.device != "cuda":
         return {}

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.gpu.bare_ranks import BareFSDP, BareMegatronRanks
-from benchmarks.gpu.clock import alternately
+from benchmarks.gpu.clock import alternately, seconds
 from benchmarks.gpu.parts import Record, Size, allocated, comparison, memory_record
 from benchmarks.gpu.plan import dimensions_of, planned_training_bytes
 from benchmarks.gpu.settings import worker_config
@@ -23,8 +23,9 @@ from grpo.config.schema import Config
 from grpo.models.sharded_loading import shape_of_model
 from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.parallel import ParallelContext
-from grpo.workers.protocol import Policy
+from grpo.workers.protocol import StatefulPolicy
 
+OFFLOADED_PACKS = 2  # each copies all gradients to the host and adds them there
 DEVIATION = 0.02  # of random weights
 
 
@@ -55,14 +56,13 @@ def offloaded(shape: Shape, size: Size, deadline: float) -> Iterator[Record]:
     cap = size.caps[0]
     config = worker_config(cap, precision=size.precision, gpus=1, cpu_offload=True)
     about = {"shape": shape.title, "backend": "dtensor, offloaded to the CPU", "cap": cap}
-    batch = random_batch(cap, size.tokens // cap, dimensions_of(shape).vocab)
+    batch = random_batch(cap, OFFLOADED_PACKS, dimensions_of(shape).vocab)
     before = allocated(size)
     ours = _sharded(shape, config, device)
+    yield about | {"kind": "began", "seconds": seconds(lambda: ours.train(batch), size.device)}
     yield about | memory_record(ours, batch, planned_training_bytes(shape, config), size, before=before)
-    found = alternately(
-        {"ours": lambda: ours.train(batch)}, rounds=size.rounds, device=size.device, warm_up=0, deadline=deadline
-    )
-    yield about | comparison(found, update_flops(dimensions_of(shape), batch), batch, size.tokens // cap)
+    found = alternately({"ours": lambda: ours.train(batch)}, rounds=1, device=size.device, warm_up=0, deadline=deadline)
+    yield about | comparison(found, update_flops(dimensions_of(shape), batch), batch, OFFLOADED_PACKS)
     dist.destroy_process_group()
 
 
@@ -131,7 +131,7 @@ class RandomWeights(Mapping[str, Tensor]):
         return len(self._shapes)
 
 
-def _megatron(shape: Shape, config: Config, device: torch.device) -> Policy:
+def _megatron(shape: Shape, config: Config, device: torch.device) -> StatefulPolicy:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from grpo.models.megatron.shape import ModelShape
@@ -140,4 +140,7 @@ def _megatron(shape: Shape, config: Config, device: torch.device) -> Policy:
     return MegatronPolicy(ModelShape.of(shape.config()), RandomWeights(shape, device), config, device=device.type)
 
 
-_MAKERS: dict[str, Callable[[Shape, Config, torch.device], Policy]] = {"dtensor": _sharded, "megatron": _megatron}
+_MAKERS: dict[str, Callable[[Shape, Config, torch.device], StatefulPolicy]] = {
+    "dtensor": _sharded,
+    "megatron": _megatron,
+}

@@ -7,7 +7,7 @@ from typing import Any
 from grpo.config.schema import Config
 
 LEARNING_RATE = 1e-6
-ADAMW = {"lr": LEARNING_RATE, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
+ADAMW: dict[str, Any] = {"lr": LEARNING_RATE, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
 MAX_GRAD_NORM = 1.0
 
 

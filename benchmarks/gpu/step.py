@@ -27,7 +27,8 @@ def overhead(
 ) -> Iterator[dict[str, Any]]:
     """Train a few steps in a process of its own and read its run directory.
 
-    Raises RuntimeError with the end of its output if it fails.
+    After `limit` seconds it is ended, and the steps that it has done count. Raises RuntimeError with the end of its
+    output if it fails, or none of them does.
     """
     model = model_folder(shape, folder / "model")
     data = folder / "prompts.jsonl"
@@ -37,14 +38,20 @@ def overhead(
         f"policy.generation.backend={engine}", f"data.train.data_path={data}", f"logger.log_dir={folder / 'run'}",
         *overrides,
     ]  # fmt: skip
-    log = folder / "step.log"
-    with log.open("wb") as out:
-        done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, timeout=limit, check=False)
-    if done.returncode:
+    log, metrics = folder / "step.log", folder / "run" / "metrics.jsonl"
+    with log.open("wb") as out, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT) as process:
+        try:
+            code: int | None = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+            process.kill()
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    if code or (code is None and len(lines) <= WARM_UP):
         last = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
-        raise RuntimeError(f"grpo train ended with {done.returncode}; the last lines that it printed:\n{last}")
-    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
-    yield {"kind": "step", "shape": shape.title, "engine": engine} | shares([json.loads(line) for line in lines])
+        ended = f"was ended after {limit:.0f} s" if code is None else f"ended with {code}"
+        raise RuntimeError(f"grpo train {ended}; the last lines that it printed:\n{last}")
+    found = shares([json.loads(line) for line in lines if line.endswith("}")])
+    yield {"kind": "step", "shape": shape.title, "engine": engine, "whole": code == 0} | found
 
 
 def model_folder(shape: Shape, folder: Path) -> Path:

@@ -77,11 +77,11 @@ def packs_of(batch: Batch, cap: int, device: str) -> list[Pack]:
 
 
 def _pack(batch: Batch, rows: Sequence[int], device: str) -> Pack:
-    tokens = batch.tokens.split(batch.lengths.tolist())
-    masks = batch.mask.split(batch.lengths.tolist())
+    tokens = torch.split(batch.tokens, batch.lengths.tolist())
+    masks = torch.split(batch.mask, batch.lengths.tolist())
     assert batch.old_logprobs is not None
     assert batch.advantages is not None
-    old = batch.old_logprobs.split(batch.lengths.tolist())
+    old = torch.split(batch.old_logprobs, batch.lengths.tolist())
     seen = [len(tokens[row]) - 1 for row in rows]
     return Pack(
         input_ids=torch.cat([tokens[row][:-1] for row in rows])[None].to(device),

@@ -6,6 +6,7 @@ adds on CUDA, and `index_put` the other way round (on CUDA it sorts), so each de
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -18,15 +19,19 @@ class TokenLayout:
 
     mask: Tensor  # [T] bool, true on trained tokens
     sequence_ids: Tensor  # [T] int64 in [0, b)
-    sequence_tokens: Tensor  # [b] float64, trained tokens of each sequence
+    num_sequences: int  # b
 
-    @classmethod
-    def of(cls, mask: Tensor, sequence_ids: Tensor, num_sequences: int) -> TokenLayout:
-        return cls(mask, sequence_ids, _segment_sum(mask.to(torch.float64), sequence_ids, num_sequences))
+    @functools.cached_property
+    def sequence_tokens(self) -> Tensor:
+        """[b] float64: trained tokens of each sequence."""
+        return self.sum(self.mask.to(torch.float64))
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum `values` [T] over all tokens of each sequence, trained or not: [b] of the same dtype."""
-        return _segment_sum(values, self.sequence_ids, self.sequence_tokens.numel())
+        totals = values.new_zeros(self.num_sequences)
+        if values.is_cuda:
+            return totals.index_put((self.sequence_ids,), values, accumulate=True)
+        return totals.index_add(0, self.sequence_ids, values)
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean over trained tokens [b] of `values` [T] that are 0 on the others; 0 for a sequence without one."""
@@ -35,10 +40,3 @@ class TokenLayout:
     def spread(self, values: Tensor) -> Tensor:
         """Give each token the value of its sequence: [b] -> [T]. Its gradient is a `sum`, reproducible alike."""
         return values[self.sequence_ids] if values.is_cuda else values.index_select(0, self.sequence_ids)
-
-
-def _segment_sum(values: Tensor, sequence_ids: Tensor, num_sequences: int) -> Tensor:
-    totals = values.new_zeros(num_sequences)
-    if values.is_cuda:
-        return totals.index_put((sequence_ids,), values, accumulate=True)
-    return totals.index_add(0, sequence_ids, values)

@@ -63,7 +63,7 @@ SEQUENCE_STATISTICS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class MetricSums:
-    """Metrics of some micro-batches, on their device; nothing here waits for the device but `finalise`."""
+    """Metrics of some micro-batches, on their device, for which only `on_host` and `finalise` wait."""
 
     sums: Mapping[str, Tensor] = field(default_factory=dict)  # scalars, float64
     maxima: Mapping[str, Tensor] = field(default_factory=dict)  # scalars; -inf: nothing seen
@@ -94,24 +94,30 @@ class MetricSums:
             },
         )
 
+    def on_host(self) -> MetricSums:
+        """The same on the CPU, in one transfer: the only wait for the device."""
+        parts = (self.sums, self.maxima, self.minima, self.sequence_values)
+        values = [value for part in parts for value in part.values()]
+        if not values or all(value.device.type == "cpu" for value in values):
+            return self
+        whole = torch.cat([value.double().flatten() for value in values]).cpu()
+        flat = iter(torch.split(whole, [value.numel() for value in values]))
+        return MetricSums(*({name: next(flat).view(v.shape) for name, v in part.items()} for part in parts))
+
     def finalise(self, denominators: Denominators) -> dict[str, float]:
         """The metrics as plain numbers. Without a single trained token sums are 0 and extremes are left out."""
+        here = self.on_host()
         divisor = {"tokens": inverse(denominators.tokens), "sequences": inverse(denominators.sequences), "none": 1.0}
-        result = {name: total * divisor[METRICS[name].denominator] for name, total in _numbers(self.sums).items()}
-        extremes = _numbers(self.maxima) | _numbers(self.minima)
+        result = {name: total.item() * divisor[METRICS[name].denominator] for name, total in here.sums.items()}
+        extremes = {name: value.item() for name, value in (*here.maxima.items(), *here.minima.items())}
         result |= {name: value for name, value in extremes.items() if abs(value) != float("inf")}
-        for name, values in self.sequence_values.items():
+        for name, values in here.sequence_values.items():
             known = values[~values.isnan()]
             if known.numel():
                 levels = SEQUENCE_STATISTICS[name]
                 points = torch.quantile(known, known.new_tensor(list(levels.values())))
                 result |= dict(zip(levels, points.tolist(), strict=True))
         return result
-
-
-def _numbers(scalars: Mapping[str, Tensor]) -> dict[str, float]:
-    """All values in one transfer from the device."""
-    return dict(zip(scalars, torch.stack(list(scalars.values())).tolist(), strict=True)) if scalars else {}
 
 
 def _both(left: Iterable[str], right: Mapping[str, Tensor]) -> list[str]:

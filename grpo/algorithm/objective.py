@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,10 +15,13 @@ from grpo.algorithm.aggregation import Aggregation, Denominators, aggregate, tok
 from grpo.algorithm.importance import CorrectionKind, ImportanceWeights, importance_weights
 from grpo.algorithm.kl import KLKind, kl_estimates, on_policy_gradient
 from grpo.algorithm.layout import TokenLayout
-from grpo.algorithm.loss import LossKind, policy_loss
+from grpo.algorithm.loss import LossKind, PolicyLoss, policy_loss
 from grpo.algorithm.metrics import MetricSums
 
-__all__ = ["Denominators", "Objective", "ObjectiveOptions", "TokenValues", "objective"]
+__all__ = [
+    "Denominators", "Objective", "ObjectiveOptions", "TokenValues", "joined", "objective", "objective_loss",
+    "objective_metrics",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,34 @@ class TokenValues:
     reference_logprobs: Tensor | None = None  # [T]; needed for a KL term in the loss, else only reported
     entropy: Tensor | None = None  # [T], exact, of softmax(z / T); needed for an entropy bonus, else only reported
 
+    def detached(self) -> TokenValues:
+        """The same values, holding on to no graph."""
+        entropy = None if self.entropy is None else self.entropy.detach()
+        return replace(self, logprobs=self.logprobs.detach(), entropy=entropy)
+
+
+def joined(parts: Sequence[TokenValues]) -> TokenValues:
+    """Micro-batches as one. The same optional values are in all of them."""
+
+    def each(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts])
+
+    def optional(name: str) -> Tensor | None:
+        return None if getattr(parts[0], name) is None else each(name)
+
+    firsts = itertools.accumulate((part.num_sequences for part in parts), initial=0)
+    return TokenValues(
+        logprobs=each("logprobs"),
+        mask=each("mask"),
+        sequence_ids=torch.cat([part.sequence_ids + first for part, first in zip(parts, firsts, strict=False)]),
+        num_sequences=sum(part.num_sequences for part in parts),
+        advantages=each("advantages"),
+        generation_logprobs=each("generation_logprobs"),
+        old_logprobs=optional("old_logprobs"),
+        reference_logprobs=optional("reference_logprobs"),
+        entropy=optional("entropy"),
+    )
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -74,44 +108,73 @@ def objective(values: TokenValues, options: ObjectiveOptions, denominators: Deno
     same change of measure, and a token whose weight is 0 is distrusted in both. The entropy is not weighted: it is
     exact given the tokens before it, and a weight on the token after it, whose expectation is 1, would only add noise.
     """
-    layout = TokenLayout.of(values.mask, values.sequence_ids, values.num_sequences)
+    terms = _terms(values, options, denominators, reported=True)
+    return Objective(terms.loss, _metrics(values, terms))
+
+
+def objective_loss(values: TokenValues, options: ObjectiveOptions, denominators: Denominators) -> Tensor:
+    """The loss of `objective` alone, in fewer operations: the metrics of many micro-batches are made together."""
+    return _terms(values, options, denominators, reported=False).loss
+
+
+@torch.no_grad()
+def objective_metrics(
+    parts: Sequence[TokenValues], options: ObjectiveOptions, denominators: Denominators
+) -> MetricSums:
+    """The metrics of `objective` over all these micro-batches, whose sequences are taken in their order."""
+    values = joined(parts)
+    return _metrics(values, _terms(values, options, denominators, reported=True))
+
+
+@dataclass(frozen=True)
+class _Terms:
+    layout: TokenLayout
+    old: Tensor  # [T]
+    policy: PolicyLoss
+    importance: ImportanceWeights | None
+    kl: Tensor | None  # [T]
+    losses: dict[str, Tensor]  # scalars whose sum is the loss
+
+    @functools.cached_property
+    def loss(self) -> Tensor:
+        return functools.reduce(torch.add, self.losses.values())
+
+
+def _terms(values: TokenValues, options: ObjectiveOptions, denominators: Denominators, *, reported: bool) -> _Terms:
+    """`reported`: with what the metrics need and the loss does not."""
+    layout = TokenLayout(values.mask, values.sequence_ids, values.num_sequences)
     old = _old_logprobs(values, options)
     policy = policy_loss(
         values.logprobs, old, _token_advantages(values, layout), layout,
         kind=options.kind, clip_min=options.ratio_clip_min, clip_max=options.ratio_clip_max,
         dual_clip=options.ratio_clip_c,
     )  # fmt: skip
-    importance = importance_weights(
-        old, values.generation_logprobs, layout,
-        kind=options.correction_kind, cap=options.correction_cap,
-        minimum=options.correction_min, maximum=options.correction_max,
-    )  # fmt: skip
+    importance = None
+    if reported or options.use_correction:
+        importance = importance_weights(
+            old, values.generation_logprobs, layout,
+            kind=options.correction_kind, cap=options.correction_cap,
+            minimum=options.correction_min, maximum=options.correction_max,
+        )  # fmt: skip
     weights = token_weights(
         layout, denominators, kind=effective_aggregation(options),
         norm_length=options.aggregation_norm_length, dtype=values.logprobs.dtype,
     )  # fmt: skip
-    corrected = weights * importance.weights if options.use_correction else weights
-    kl = _kl(values, options)
-    parts = {"policy_loss": aggregate(policy.losses, corrected)}
-    if options.kl_in_loss and options.kl_penalty != 0:
+    corrected = weights * importance.weights if importance is not None and options.use_correction else weights
+    losses = {"policy_loss": aggregate(policy.losses, corrected)}
+    in_loss = options.kl_in_loss and options.kl_penalty != 0
+    kl = _kl(values, options) if reported or in_loss else None
+    if in_loss:
         if kl is None:
             raise ValueError(f"kl_penalty {options.kl_penalty} in the loss needs reference_logprobs")
         term = on_policy_gradient(kl, values.logprobs, values.mask) if options.kl_on_policy_gradient else kl
-        parts["kl_loss"] = options.kl_penalty * aggregate(term, corrected)
+        losses["kl_loss"] = options.kl_penalty * aggregate(term, corrected)
     if options.entropy_coef != 0:
         if values.entropy is None:
             raise ValueError(f"entropy_coef {options.entropy_coef} needs the entropy of every token")
         entropy = torch.where(values.mask, values.entropy, 0.0)
-        parts["entropy_loss"] = -options.entropy_coef * aggregate(entropy, weights)
-    loss = torch.stack(list(parts.values())).sum()
-    rows = {"probs_ratio": policy.ratios, "clip_fraction": policy.clipped, **_importance_rows(importance)}
-    if kl is not None:
-        rows["kl_penalty"] = kl
-    metrics = _metrics(values, old, layout, rows, {"loss": loss, **parts})
-    if importance.outside_sequences is not None:
-        dropped = importance.outside_sequences & (layout.sequence_tokens > 0)
-        metrics = metrics.merge(MetricSums({"is_oob_sequence_ratio": dropped.sum().double()}))
-    return Objective(loss, metrics)
+        losses["entropy_loss"] = -options.entropy_coef * aggregate(entropy, weights)
+    return _Terms(layout, old, policy, importance, kl, losses)
 
 
 def effective_aggregation(options: ObjectiveOptions) -> Aggregation:
@@ -145,28 +208,34 @@ def _importance_rows(importance: ImportanceWeights) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _metrics(
-    values: TokenValues, old: Tensor, layout: TokenLayout, rows: dict[str, Tensor], losses: dict[str, Tensor]
-) -> MetricSums:
-    mask, generation = layout.mask, values.generation_logprobs
-    differences = diagnostics.logprob_differences(old, generation, mask)
+def _metrics(values: TokenValues, terms: _Terms) -> MetricSums:
+    layout, importance, generation = terms.layout, terms.importance, values.generation_logprobs
+    assert importance is not None, "of a reported objective"
+    mask = layout.mask
+    differences = diagnostics.logprob_differences(terms.old, generation, mask)
     distances, errors = differences.abs(), diagnostics.mult_prob_error(differences)
     rows = {
-        **rows,
+        "probs_ratio": terms.policy.ratios,
+        "clip_fraction": terms.policy.clipped,
+        **_importance_rows(importance),
         "trained_tokens": mask,
         "approx_entropy": diagnostics.approx_entropy(values.logprobs, generation, mask),
         "token_mult_prob_error": errors,
         "logprob_difference": distances,
         "gen_kl_error": diagnostics.gen_kl_error(differences),
     }
-    if values.entropy is not None:
-        rows["entropy"] = values.entropy
+    rows |= {} if terms.kl is None else {"kl_penalty": terms.kl}
+    rows |= {} if values.entropy is None else {"entropy": values.entropy}
+    losses = {"loss": terms.loss, **terms.losses}
     sums = {name: loss.detach().double() for name, loss in losses.items()} | diagnostics.token_sums(rows, mask)
-    sums["trained_sequences"] = (layout.sequence_tokens > 0).sum().double()
+    trained = layout.sequence_tokens > 0
+    sums["trained_sequences"] = trained.sum().double()
+    if importance.outside_sequences is not None:
+        sums["is_oob_sequence_ratio"] = (importance.outside_sequences & trained).sum().double()
     return MetricSums(
         sums,
-        maxima={"probs_ratio_max": torch.where(mask, rows["probs_ratio"], -torch.inf).amax()},
-        minima={"probs_ratio_min": torch.where(mask, rows["probs_ratio"], torch.inf).amin()},
+        maxima={"probs_ratio_max": torch.where(mask, terms.policy.ratios, -torch.inf).amax()},
+        minima={"probs_ratio_min": torch.where(mask, terms.policy.ratios, torch.inf).amin()},
         sequence_values={
             "token_mult_prob_error": diagnostics.sequence_means(errors, layout),
             "logprob_difference": diagnostics.sequence_means(distances, layout),

@@ -69,7 +69,7 @@ def _sequence_kl(batch: Batch, config: Config) -> Tensor:
     assert batch.old_logprobs is not None
     assert batch.reference_logprobs is not None
     loss = config.loss_fn
-    layout = TokenLayout.of(batch.mask, batch.sequence_ids, len(batch))
+    layout = TokenLayout(batch.mask, batch.sequence_ids, len(batch))
     return sequence_kl(
         batch.old_logprobs, batch.reference_logprobs, layout, kind=loss.reference_policy_kl_type,
         input_clamp=loss.kl_input_clamp_value, output_clamp=loss.kl_output_clamp_value,

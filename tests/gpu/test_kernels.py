@@ -88,7 +88,7 @@ def test_swiglu(kernels, dtype, shape):
 
 
 @pytest.mark.parametrize("shape", [(5, 37), (3, 4096), (4, 9001)])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 4.0])
 @pytest.mark.parametrize("with_entropy", [True, False])
 def test_statistics_of_logits(kernels, shape, temperature, with_entropy):
     logits = random(*shape, dtype=torch.float32, device=kernels) * 9 - 30

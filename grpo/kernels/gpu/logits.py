@@ -26,7 +26,8 @@ def _statistics(
     weighted = tl.zeros((SIZE,), tl.float32)
     for start in range(0, width, SIZE):
         column = start + tl.arange(0, SIZE)
-        x = tl.load(x_row + column, mask=column < width, other=LOWEST * temperature) / temperature
+        inside = column < width
+        x = tl.where(inside, tl.load(x_row + column, mask=inside, other=0.0) / temperature, LOWEST)
         new = tl.maximum(greatest, x)
         shrink, own = tl.exp(greatest - new), tl.exp(x - new)
         if ENTROPY:

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch, round_up
 from grpo.models.megatron.gpt import PackedRow
-from grpo.workers.policy.attention import PackedBounds
-from grpo.workers.policy.forward import ModelInputs, model_inputs
-from grpo.workers.policy.transfer import to_device
+from grpo.workers.policy.attention import bounds_of
+from grpo.workers.policy.forward import Layout, laid_out
+from grpo.workers.policy.transfer import together
+
+
+class InputStream:
+    """Micro-batches that are laid out when their turn comes, so that the device has work meanwhile; `computed` counts.
+
+    It is gone through once.
+    """
+
+    def __init__(self, makers: Sequence[Callable[[], MegatronInputs]]) -> None:
+        self._makers = makers
+        self.computed = 0  # tokens of those that were laid out
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __iter__(self) -> Iterator[MegatronInputs]:
+        for make in self._makers:
+            micro = make()
+            self.computed += micro.input_ids.numel()
+            yield micro
 
 
 @dataclass(frozen=True)
 class MegatronInputs:
-    """All but `trained`, `rows` and `sequence_ids` are on the model's device."""
+    """All but `trained` and `rows` are on the model's device."""
 
     input_ids: Tensor  # [R, W] int64
     positions: Tensor  # [W] int64
@@ -37,20 +58,23 @@ def megatron_inputs(
 
     What is added to a packed row is a sequence of its own. `thd`: the layers are Transformer Engine's.
     """
-    laid = model_inputs(batch, micro, needed, torch.device("cpu"))
-    width = laid.input_ids.shape[1]
+    laid = laid_out(batch, micro, needed)
+    count, width = laid.input_ids.shape
     extra = round_up(width, multiple) - width
     row, column = laid.predictors // width, laid.predictors % width
-    return MegatronInputs(
-        input_ids=to_device(pad(laid.input_ids, (0, extra)), device),
-        positions=to_device(_positions(laid, extra), device),
-        packed=None if laid.packed is None else _packed(laid.packed.lengths, extra, device, thd=thd),
-        predictors=to_device(column * laid.input_ids.shape[0] + row, device),
-        targets=to_device(laid.targets, device),
-        trained=laid.trained,
-        sequence_ids=laid.sequence_ids,
-        rows=micro.rows,
-    )
+    lengths = None if laid.lengths is None else [*laid.lengths, *([extra] if extra else [])]
+    arrays = {
+        "input_ids": np.pad(laid.input_ids, ((0, 0), (0, extra))),
+        "positions": _positions(laid, extra),
+        "predictors": column * count + row,
+        "targets": laid.targets,
+        "sequence_ids": laid.sequence_ids,
+        **({} if lengths is None else {"bounds": bounds_of(lengths)}),
+    }
+    moved = together(arrays, device)
+    bounds = moved.pop("bounds", None)
+    packed = None if lengths is None or bounds is None else _packed(lengths, bounds.to(torch.int32), thd=thd)
+    return MegatronInputs(packed=packed, trained=torch.from_numpy(laid.trained), rows=micro.rows, **moved)
 
 
 def idle_inputs(device: torch.device, *, multiple: int) -> MegatronInputs:
@@ -63,25 +87,24 @@ def idle_inputs(device: torch.device, *, multiple: int) -> MegatronInputs:
         predictors=empty.to(device),
         targets=empty.to(device),
         trained=empty,
-        sequence_ids=empty,
+        sequence_ids=empty.to(device),
         rows=[],
     )
 
 
-def _positions(laid: ModelInputs, extra: int) -> Tensor:
+def _positions(laid: Layout, extra: int) -> np.ndarray:
     given = laid.position_ids[0]
-    start = 0 if laid.packed is not None else given.numel()
-    return torch.cat([given, torch.arange(start, start + extra)])
+    start = 0 if laid.lengths is not None else len(given)
+    return np.concatenate([given, np.arange(start, start + extra)])
 
 
-def _packed(lengths: list[int], extra: int, device: torch.device, *, thd: bool) -> PackedRow:
-    bounds = PackedBounds.of([*lengths, extra] if extra else lengths, device)
-    longest = max(bounds.lengths)
+def _packed(lengths: list[int], bounds: Tensor, *, thd: bool) -> PackedRow:
+    longest = max(lengths)
     return PackedRow(
         qkv_format="thd" if thd else "sbhd",
-        cu_seqlens_q=bounds.cumulative,
-        cu_seqlens_kv=bounds.cumulative,
+        cu_seqlens_q=bounds,
+        cu_seqlens_kv=bounds,
         max_seqlen_q=longest,
         max_seqlen_kv=longest,
-        lengths=bounds.lengths,
+        lengths=lengths,
     )

@@ -5,7 +5,7 @@ Imports Megatron-Core: import this module only where it is installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,14 +14,14 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor, nn
 
-from grpo.workers.megatron.inputs import MegatronInputs
+from grpo.workers.megatron.inputs import InputStream, MegatronInputs
 from grpo.workers.megatron.parallel import Place
 
 # From the hidden states of the last stage to the loss of a micro-batch.
 Head = Callable[[MegatronInputs, Tensor], Tensor]
 
 
-def run(module: nn.Module, micros: Sequence[MegatronInputs], head: Head, place: Place, *, train: bool) -> None:
+def run(module: nn.Module, micros: InputStream, head: Head, place: Place, *, train: bool) -> None:
     """Call `head` on the last stage with each micro-batch and its hidden states; with `train`, propagate its results.
 
     `module` is the stage, or Megatron's DDP around it.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from grpo.algorithm.metrics import MetricSums
-from grpo.algorithm.objective import Denominators, objective
+from grpo.algorithm.objective import Denominators, TokenValues, objective_loss, objective_metrics
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch, Planning, plan_micro_batches
 from grpo.batching.sharding import sequence_work, split_by_work
@@ -35,7 +37,7 @@ from grpo.refit.writing import Places, copied
 from grpo.workers.megatron.attention import CausalAttention
 from grpo.workers.megatron.compat import check_version
 from grpo.workers.megatron.cpu_shim import megatron_on_cpu
-from grpo.workers.megatron.inputs import MegatronInputs, idle_inputs, megatron_inputs
+from grpo.workers.megatron.inputs import InputStream, MegatronInputs, idle_inputs, megatron_inputs
 from grpo.workers.megatron.main_gradient import MainGradient
 from grpo.workers.megatron.optimizer import TrainedStage
 from grpo.workers.megatron.parallel import join
@@ -162,27 +164,28 @@ class MegatronPolicy(PlacedPolicy):
         on_policy = self._options.force_on_policy_ratio
         assert (batch.old_logprobs is None) == on_policy, "old log-probs are given exactly without the on-policy ratio"
         denominators = Denominators(tokens=float(trained), sequences=float((needed > 0).sum()))
-        sums: list[MetricSums] = []
+        values: list[TokenValues] = []
 
         def head(micro: MegatronInputs, hidden: Tensor) -> Tensor:
             with_entropy = self._options.entropy_coef != 0
             current = self._token_logprobs(self._trained.model, micro, hidden, with_entropy=with_entropy)
             if not micro.rows:
                 return current.logprobs.sum()  # 0 of no token, with a gradient of 0 for every weight
-            result = objective(token_values(batch, micro.rows, micro, current), self._options, denominators)
-            sums.append(result.metrics)
-            return result.loss
+            found = token_values(batch, micro.rows, micro, current)
+            values.append(found.detached())
+            return objective_loss(found, self._options, denominators)
 
         with self._on_device():
             micros = self._micros(batch, needed, self._train_planning)
             self._trained.zero_grad()
             run(self._trained.module, micros, head, self._place, train=True)
+            sums = objective_metrics(values, self._options, denominators) if values else MetricSums()
             norm = self._trained.clip()
             if not math.isfinite(norm):
                 self._refuse_gradients(norm, learning_rate, trained)
             self.resources.changed(*TRAINED)
             self._trained.step(learning_rate)
-            totals, efficiency = self._of_all_ranks(sums, micros, int(needed.sum()))
+            totals, efficiency = self._of_all_ranks(sums, micros.computed, int(needed.sum()))
         self.weight_version += 1
         extra = {"grad_norm": norm, "learning_rate": learning_rate, "padding_efficiency": efficiency}
         return UpdateResult({**totals.finalise(denominators), **extra}, trained)
@@ -249,7 +252,7 @@ class MegatronPolicy(PlacedPolicy):
         weights.load(source)
         return model, weights
 
-    def _micros(self, batch: Batch, needed: Tensor, how: Planning) -> list[MegatronInputs]:
+    def _micros(self, batch: Batch, needed: Tensor, how: Planning) -> InputStream:
         """The micro-batches of this data parallel rank; one idle one where it has no sequence."""
         multiple = self._place.sizes.tensor if self._place.sizes.sequence_parallel else 1
         rows = needed.nonzero()[:, 0].tolist()
@@ -259,18 +262,10 @@ class MegatronPolicy(PlacedPolicy):
         mine = split_by_work(work, self._place.data_size)[self._place.data_rank]
         plan = plan_micro_batches([lengths[each] for each in mine], how)
         if not plan:
-            return [idle_inputs(self._device, multiple=multiple)]
-        return [
-            megatron_inputs(
-                batch,
-                MicroBatch([rows[mine[each]] for each in micro.rows], micro.width, micro.computed_tokens),
-                needed,
-                self._device,
-                multiple=multiple,
-                thd=self._engine,
-            )
-            for micro in plan
-        ]
+            return InputStream([partial(idle_inputs, self._device, multiple=multiple)])
+        settings: Any = {"needed": needed, "device": self._device, "multiple": multiple, "thd": self._engine}
+        own = [MicroBatch([rows[mine[i]] for i in each.rows], each.width, each.computed_tokens) for each in plan]
+        return InputStream([partial(megatron_inputs, batch, each, **settings) for each in own])
 
     def _token_logprobs(
         self, model: PolicyGPT, micro: MegatronInputs, hidden: Tensor, *, with_entropy: bool
@@ -309,25 +304,23 @@ class MegatronPolicy(PlacedPolicy):
         with self._on_device():
             micros = self._micros(batch, needed, self._logprob_planning)
             run(module, micros, head, self._place, train=False)
-        computed = sum(each.input_ids.numel() for each in micros) if self._place.speaks else 0
+        computed = micros.computed if self._place.speaks else 0
         shared = torch.cat([result, result.new_tensor([computed])])
         dist.all_reduce(shared)  # each token is of one rank
         real_tokens = int(needed.sum())
         self._padding.add(real_tokens, real_tokens / float(shared[-1]))
         return shared[:-1].cpu()
 
-    def _of_all_ranks(
-        self, sums: Sequence[MetricSums], micros: Sequence[MegatronInputs], real_tokens: int
-    ) -> tuple[MetricSums, float]:
-        """Metrics over the whole batch, and its padding efficiency."""
-        computed = sum(each.input_ids.numel() for each in micros)
+    def _of_all_ranks(self, sums: MetricSums, computed: int, real_tokens: int) -> tuple[MetricSums, float]:
+        """Metrics over the whole batch, and its padding efficiency. `computed` tokens are of this rank."""
         if dist.get_world_size() == 1:
-            return _merged(sums), real_tokens / computed
-        own = (_on_cpu(_merged(sums)), computed) if self._place.speaks else None
+            return sums, real_tokens / computed
+        own = (sums.on_host(), computed) if self._place.speaks else None
         every: list[tuple[MetricSums, int] | None] = [None] * dist.get_world_size()
         dist.all_gather_object(every, own)
         spoken = [each for each in every if each is not None]
-        return _merged([each for each, _ in spoken]), real_tokens / sum(each for _, each in spoken)
+        merged = functools.reduce(MetricSums.merge, (each for each, _ in spoken))
+        return merged, real_tokens / sum(each for _, each in spoken)
 
     def _refuse_gradients(self, norm: float, learning_rate: float, trained: int) -> None:
         names = self._trained.non_finite()
@@ -352,15 +345,3 @@ def _random(folder: Path, config: Config) -> Source:
 
 def _first(source: Source) -> list[str]:
     return [next(iter(source))]
-
-
-def _merged(sums: Sequence[MetricSums]) -> MetricSums:
-    total = MetricSums()
-    for each in sums:
-        total = total.merge(each)
-    return total
-
-
-def _on_cpu(sums: MetricSums) -> MetricSums:
-    parts = (sums.sums, sums.maxima, sums.minima, sums.sequence_values)
-    return MetricSums(*({name: value.cpu() for name, value in part.items()} for part in parts))

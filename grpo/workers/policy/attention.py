@@ -10,6 +10,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -34,8 +35,12 @@ class PackedBounds:
 
     @classmethod
     def of(cls, lengths: list[int], device: torch.device) -> PackedBounds:
-        ends = torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
-        return cls(lengths, to_device(ends, device))
+        return cls(lengths, to_device(torch.from_numpy(bounds_of(lengths)), device).to(torch.int32))
+
+
+def bounds_of(lengths: list[int]) -> np.ndarray:
+    """[sequences + 1] int64: where each begins, and where the last ends."""
+    return np.cumsum([0, *lengths])
 
 
 def without_masks(model: PreTrainedModel) -> None:

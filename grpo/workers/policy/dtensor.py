@@ -7,7 +7,7 @@ same whole batch, computes its share, and has the result of one process.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grpo.algorithm.metrics import MetricSums
-from grpo.algorithm.objective import Denominators, objective
+from grpo.algorithm.objective import Denominators, TokenValues, objective_loss, objective_metrics
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch
 from grpo.checkpoint.pieces import Piece
@@ -170,17 +170,19 @@ class DTensorPolicy(PlacedPolicy):
             return UpdateResult({"loss": 0.0, "grad_norm": 0.0, "learning_rate": learning_rate}, trained_tokens=0)
         trained = trained_tokens(batch)
         denominators = Denominators(tokens=float(trained), sequences=float(plan.sequences))
-        sums = [self._backward(batch, micro, needed, denominators) for micro in plan.micro_batches]
-        norm = self._optimizer.clip(self._policy_config.max_grad_norm)
+        values = [self._backward(batch, micro, needed, denominators) for micro in plan.micro_batches]
+        sums = self._execution.total_metrics(objective_metrics(values, self._options, denominators), plan)
+        sums = sums.merge(MetricSums({"grad_norm": self._optimizer.norm()})).on_host()  # the one wait for the device
+        norm = float(sums.sums["grad_norm"])
         if not math.isfinite(norm):
             self._refuse_gradients(norm, learning_rate, trained)
+        self._optimizer.clip(norm, self._policy_config.max_grad_norm)
         self.resources.changed(*TRAINED)
         self._optimizer.step(learning_rate)
         self._execution.weights_changed()
         self.weight_version += 1
-        metrics = self._execution.total_metrics(_merged(sums), plan).finalise(denominators)
-        extra = {"grad_norm": norm, "learning_rate": learning_rate, "padding_efficiency": plan.efficiency}
-        return UpdateResult({**metrics, **extra}, trained)
+        extra = {"learning_rate": learning_rate, "padding_efficiency": plan.efficiency}
+        return UpdateResult({**sums.finalise(denominators), **extra}, trained)
 
     def step_metrics(self) -> dict[str, float]:
         """See `Policy.step_metrics`: the padding of log-prob passes."""
@@ -235,14 +237,14 @@ class DTensorPolicy(PlacedPolicy):
         self._execution.weights_changed()
         self.weight_version = int(values["weight_version"])
 
-    def _backward(self, batch: Batch, micro: MicroBatch, needed: Tensor, denominators: Denominators) -> MetricSums:
+    def _backward(self, batch: Batch, micro: MicroBatch, needed: Tensor, denominators: Denominators) -> TokenValues:
         on_policy = self._options.force_on_policy_ratio
         assert (batch.old_logprobs is None) == on_policy, "old log-probs are given exactly without the on-policy ratio"
         inputs = model_inputs(batch, micro, needed, self._device)
         current = self._compute(inputs, with_entropy=self._options.entropy_coef != 0)
-        result = objective(token_values(batch, micro.rows, inputs, current), self._options, denominators)
-        result.loss.backward()  # type: ignore[no-untyped-call]
-        return result.metrics
+        values = token_values(batch, micro.rows, inputs, current)
+        objective_loss(values, self._options, denominators).backward()  # type: ignore[no-untyped-call]
+        return values.detached()
 
     @torch.no_grad()
     def _batch_logprobs(self, model: LogprobModel, batch: Batch) -> Tensor:
@@ -250,13 +252,15 @@ class DTensorPolicy(PlacedPolicy):
         plan = plan_batch(needed.tolist(), self._logprob_planning, self._execution.ranks)
         self._padding.add(int(needed.sum()), plan.efficiency)
         result = torch.from_numpy(np.zeros(batch.tokens.numel(), dtype=np.float32))  # see `needed_lengths`
-        parts = []
+        trained, values = [], []
         for micro in plan.micro_batches:
             inputs = model_inputs(batch, micro, needed, self._device)
-            parts.append((inputs.trained, model(inputs, with_entropy=False).logprobs))
+            found = model(inputs, with_entropy=False).logprobs
+            trained.append(inputs.trained.numpy())
+            values.append(found[: len(inputs.trained)].float())  # a dummy's is left out
         self._execution.pass_done(model)
-        for trained, values in parts:  # only now wait for the device
-            result[trained] = values[: len(trained)].to("cpu", torch.float32)
+        if values:
+            result.numpy()[np.concatenate(trained)] = torch.cat(values).cpu().numpy()  # the one wait for the device
         return self._execution.total_tokens(result)
 
     def _refuse_gradients(self, norm: float, learning_rate: float, trained: int) -> None:
@@ -277,13 +281,6 @@ def _device(config: Config) -> str:
             f"cluster.gpus_per_node is {config.cluster.gpus_per_node} but torch finds no GPU; 0 runs on the CPU"
         )
     return "cuda"
-
-
-def _merged(sums: Sequence[MetricSums]) -> MetricSums:
-    total = sums[0]
-    for each in sums[1:]:
-        total = total.merge(each)
-    return total
 
 
 def _without_prefix(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -8,21 +8,20 @@ from typing import cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from grpo.batching.batch import Batch
 from grpo.batching.micro_batches import MicroBatch
-from grpo.workers.policy.attention import PackedBounds
-from grpo.workers.policy.transfer import to_device
+from grpo.workers.policy.attention import PackedBounds, bounds_of
+from grpo.workers.policy.transfer import together
 
 
 @dataclass(frozen=True)
 class ModelInputs:
     """What the model is called with, and where in its output the trained tokens are predicted.
 
-    Padding is on the right, where causal attention never looks, so there is no attention mask. All but `trained` and
-    `sequence_ids`, which index the batch, are on the model's device.
+    Padding is on the right, where causal attention never looks, so there is no attention mask. All but `trained`, which
+    indexes the batch, are on the model's device.
     """
 
     input_ids: Tensor  # [R, W] int64; [1, W] where packed
@@ -39,8 +38,7 @@ def needed_lengths(batch: Batch) -> Tensor:
 
     The last trained token itself is not among them. 0: no token is trained.
     """
-    # In numpy, on one thread: torch would start all of its own for as many tokens, and wait for those that another
-    # process keeps from running.
+    # In numpy, on one thread: see `together`.
     trained = np.flatnonzero(batch.mask.numpy())
     starts = batch.starts.numpy()
     before_end = np.searchsorted(trained, starts + batch.lengths.numpy())  # trained tokens up to a sequence's end
@@ -53,42 +51,62 @@ def trained_tokens(batch: Batch) -> int:
     return int(np.count_nonzero(batch.mask.numpy()))
 
 
+@dataclass(frozen=True)
+class Layout:
+    """A micro-batch's sequences as rows of one width, or end to end in one row, on the host."""
+
+    input_ids: np.ndarray  # [R, W] int64; [1, W] where packed
+    position_ids: np.ndarray  # [1, W] int64
+    lengths: list[int] | None  # of the sequences of a packed row, its padding one of them
+    predictors: np.ndarray  # [N] int64: flat positions in [R, W]
+    targets: np.ndarray  # [N] int64
+    trained: np.ndarray  # [N] int64
+    sequence_ids: np.ndarray  # [N] int64
+
+
+def laid_out(batch: Batch, micro: MicroBatch, needed: Tensor) -> Layout:
+    """The sequences of `micro` as rows of its width, or as one row where it has none.
+
+    `batch` and `needed`, which is `needed_lengths(batch)`, are on the CPU.
+    """
+    rows = np.asarray(micro.rows)
+    lengths = needed.numpy()[rows]
+    owner = np.repeat(np.arange(len(rows)), lengths)  # [sum of lengths]
+    flat = np.arange(len(owner))
+    position = flat - (lengths.cumsum() - lengths)[owner]
+    source = batch.starts.numpy()[rows][owner] + position  # in the batch's token dimension
+    tokens = batch.tokens.numpy()
+    packed = None
+    if micro.width is None:
+        padding = micro.computed_tokens - len(owner)
+        packed = [*lengths.tolist(), *([padding] if padding else [])]
+        input_ids, position_ids = (np.pad(each, (0, padding))[None] for each in (tokens[source], position))
+    else:
+        flat = owner * micro.width + position
+        input_ids = np.zeros((len(rows), micro.width), dtype=np.int64)
+        input_ids.reshape(-1)[flat] = tokens[source]
+        position_ids = np.arange(micro.width)[None]
+    chosen = np.flatnonzero(batch.mask.numpy()[source + 1])
+    trained = source[chosen] + 1
+    return Layout(input_ids, position_ids, packed, flat[chosen], tokens[trained], trained, owner[chosen])
+
+
 def model_inputs(batch: Batch, micro: MicroBatch, needed: Tensor, device: torch.device) -> ModelInputs:
-    """Lay the sequences of `micro` out as rows of its width, or as one row where it has none.
+    """`laid_out` on the device, in one copy that nothing waits for.
 
     A dummy micro-batch has one token, whose log-prob is made and used for nothing: its `trained` is empty.
-    `batch` and `needed`, which is `needed_lengths(batch)`, are on the CPU: indices are worked out there and nothing
-    waits for the device.
     """
     if not micro.rows:
         return _dummy_inputs(micro.computed_tokens, device)
-    rows = torch.as_tensor(micro.rows)
-    lengths = needed[rows]
-    owner = torch.repeat_interleave(torch.arange(len(micro.rows)), lengths)  # [sum of lengths]
-    flat = torch.arange(owner.numel())
-    position = flat - (lengths.cumsum(0) - lengths)[owner]
-    source = batch.starts[rows][owner] + position  # in the batch's token dimension
-    if micro.width is None:
-        padding = micro.computed_tokens - owner.numel()
-        input_ids, position_ids = (pad(each, (0, padding))[None] for each in (batch.tokens[source], position))
-        packed = PackedBounds.of([*lengths.tolist(), *([padding] if padding else [])], device)
-    else:
-        flat = owner * micro.width + position
-        input_ids = torch.zeros((len(micro.rows), micro.width), dtype=torch.int64)
-        input_ids.view(-1)[flat] = batch.tokens[source]
-        position_ids = torch.arange(micro.width)[None]
-        packed = None
-    chosen = batch.mask[source + 1].nonzero()[:, 0]
-    trained = source[chosen] + 1
-    return ModelInputs(
-        input_ids=to_device(input_ids, device),
-        position_ids=to_device(position_ids, device),
-        packed=packed,
-        predictors=to_device(flat[chosen], device),
-        targets=to_device(batch.tokens[trained], device),
-        trained=trained,
-        sequence_ids=owner[chosen],
-    )
+    laid = laid_out(batch, micro, needed)
+    arrays = {name: getattr(laid, name) for name in ("input_ids", "position_ids", "predictors", "targets")}
+    arrays["sequence_ids"] = laid.sequence_ids
+    if laid.lengths is not None:
+        arrays["bounds"] = bounds_of(laid.lengths)
+    moved = together(arrays, device)
+    bounds = moved.pop("bounds", None)
+    packed = None if bounds is None or laid.lengths is None else PackedBounds(laid.lengths, bounds.to(torch.int32))
+    return ModelInputs(packed=packed, trained=torch.from_numpy(laid.trained), **moved)
 
 
 def _dummy_inputs(width: int, device: torch.device) -> ModelInputs:

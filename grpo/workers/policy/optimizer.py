@@ -30,14 +30,14 @@ class NamedAdamW:
             fused=True,
         )
 
-    def clip(self, max_norm: float | None) -> float:
-        """Scale the gradients down to `max_norm` where their global 2-norm is above it; the norm before that."""
-        gradients = [each.grad for each in self._parameters.values() if each.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        value = float(norm)
-        if max_norm is not None and value > max_norm:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), max_norm, norm)
-        return value
+    def norm(self) -> Tensor:
+        """The global 2-norm of the gradients, on the device: nothing waits for it."""
+        return torch.nn.utils.get_total_norm(self._gradients())
+
+    def clip(self, norm: float, max_norm: float | None) -> None:
+        """Scale gradients of this norm down to `max_norm` where it is above that."""
+        if max_norm is not None and norm > max_norm:
+            torch._foreach_mul_(self._gradients(), max_norm / (norm + 1e-6))
 
     def step(self, learning_rate: float) -> None:
         """Update the weights and let go of the gradients."""
@@ -53,6 +53,10 @@ class NamedAdamW:
         return [
             name for name, each in self._parameters.items() if each.grad is not None and not each.grad.isfinite().all()
         ]
+
+    def _gradients(self) -> list[Tensor]:
+        """Those on this rank, of the parameters that have one."""
+        return [each.grad for each in self._parameters.values() if each.grad is not None]
 
     def state(self) -> dict[str, Tensor]:
         """`<parameter>.<moment>` for each moment; empty before the first step. The tensors are the live ones."""

@@ -32,7 +32,11 @@ class MasterGradient:
         """Add values [N, columns] to these rows [N] int64, in an order that does not change from run to run."""
         if self._master.grad is None:
             self._master.grad = torch.zeros_like(self._master)
-        self._master.grad.index_put_((rows,), values.to(self._master.dtype), accumulate=True)
+        wide = values.to(self._master.dtype)
+        if wide.is_cuda:  # each device has one way that is reproducible: see grpo.algorithm.layout
+            self._master.grad.index_put_((rows,), wide, accumulate=True)
+        else:
+            self._master.grad.index_add_(0, rows, wide)
 
     def for_autograd(self) -> None:
         """Nothing: the rounded parameter has no gradient of its own."""

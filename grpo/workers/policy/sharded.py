@@ -169,13 +169,16 @@ class ShardedAdamW(NamedAdamW):
         super().__init__(module, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         self._parallel = parallel
 
-    def clip(self, max_norm: float | None) -> float:
+    def norm(self) -> Tensor:
         """As in one process; a parameter that tensor parallel ranks have copies of counts once."""
-        gradients = [cast("DTensor", each.grad) for each in self._parameters.values() if each.grad is not None]
-        norm = self._norm(gradients)
-        if max_norm is not None and norm > max_norm:
-            torch._foreach_mul_([each.to_local() for each in gradients], max_norm / (norm + 1e-6))
-        return norm
+        first = self._parallel.tp_rank == 0
+        gradients = (cast("DTensor", each.grad) for each in self._parameters.values() if each.grad is not None)
+        own = [each.to_local() for each in gradients if first or tensor_parallel_dim(each) is not None]
+        total = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
+        if own:
+            total = torch.nn.utils.get_total_norm(own).to(total).square()
+        dist.all_reduce(total, group=self._parallel.world_group)
+        return total.sqrt()
 
     def non_finite(self) -> list[str]:
         """Names of the parameters with a NaN or an infinity in this rank's part of their gradients."""
@@ -185,14 +188,8 @@ class ShardedAdamW(NamedAdamW):
             if each.grad is not None and not cast("DTensor", each.grad).to_local().isfinite().all()
         ]
 
-    def _norm(self, gradients: Sequence[DTensor]) -> float:
-        first = self._parallel.tp_rank == 0
-        own = [each.to_local() for each in gradients if first or tensor_parallel_dim(each) is not None]
-        total = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
-        if own:
-            total = torch.nn.utils.get_total_norm(own).to(total).square()
-        dist.all_reduce(total, group=self._parallel.world_group)
-        return float(total.sqrt())
+    def _gradients(self) -> list[Tensor]:
+        return [cast("DTensor", each).to_local() for each in super()._gradients()]
 
     def _moment(self, tensors: Mapping[str, Any], name: str, moment: str) -> Tensor:
         if moment == "step":

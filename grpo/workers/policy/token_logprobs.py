@@ -71,9 +71,55 @@ def token_logprobs(
     [N] int64. Log-softmax and entropy are float32, float64 where `hidden` is. Logits of at most `chunk_size` tokens
     (None: `default_chunk_size`) exist at any time, forward and backward.
     """
+    return logprobs_of_rows(
+        hidden, weight, targets, OneProcess(), gradient,
+        temperature=temperature, chunk_size=chunk_size, with_entropy=with_entropy,
+    )  # fmt: skip
+
+
+def logprobs_of_rows(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    share: VocabularyShare,
+    gradient: WideGradient | None,
+    *,
+    temperature: float,
+    chunk_size: int | None,
+    with_entropy: bool,
+) -> TokenLogprobs:
+    """`token_logprobs` where `weight` is this rank's share of the output weight's rows."""
     chunk = default_chunk_size(weight.shape[0], weight.device) if chunk_size is None else chunk_size
-    values = _TokenLogprobs.apply(hidden, weight, targets, temperature, chunk, with_entropy, gradient)  # type: ignore[no-untyped-call]
+    pieces = Pieces(chunk_sizes(len(hidden), chunk, hidden.device), temperature, gradient)
+    own_targets = targets - share.first_row if share.first_row else targets
+    values = _TokenLogprobs.apply(hidden, weight, own_targets, pieces, share, with_entropy)  # type: ignore[no-untyped-call]
     return TokenLogprobs(*values)
+
+
+class VocabularyShare(Protocol):
+    """Which rows of the output weight a rank has, and how ranks make the whole distribution of theirs."""
+
+    @property
+    def first_row(self) -> int: ...
+
+    def whole(self, own: Statistics) -> Statistics:
+        """Over the rows of all ranks, from those over a rank's own rows."""
+        ...
+
+    def total(self, of_hidden: Tensor) -> None:
+        """Sum the gradient of the hidden states over the ranks, in place."""
+        ...
+
+
+class OneProcess:
+    """All rows are here."""
+
+    first_row = 0
+
+    def whole(self, own: Statistics) -> Statistics:
+        return own
+
+    def total(self, of_hidden: Tensor) -> None: ...
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -83,26 +129,30 @@ class _TokenLogprobs(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
-        temperature: float,
-        chunk: int,
+        pieces: Pieces,
+        share: VocabularyShare,
         with_entropy: bool,  # noqa: FBT001 (`apply` takes no keywords)
-        gradient: WideGradient | None,
     ) -> tuple[Tensor, Tensor | None]:
-        ctx.pieces = Pieces(chunk_sizes(len(hidden), chunk, hidden.device), temperature, gradient)
-        found, kept = ctx.pieces.statistics(
+        own, kept = pieces.statistics(
             hidden, weight, targets, with_entropy=with_entropy, keep=hidden.requires_grad or weight.requires_grad
         )
-        ctx.save_for_backward(hidden, weight, targets, *found, kept)
-        return found.logprobs, found.entropy
+        whole = share.whole(own)
+        if kept is not None and is_normalised(kept) and whole is not own:
+            kept.add_((own.normaliser - whole.normaliser)[:, None])
+        ctx.pieces, ctx.share = pieces, share
+        ctx.save_for_backward(hidden, weight, targets, *whole, kept)
+        return whole.logprobs, whole.entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, logprobs, normaliser, entropy, kept = ctx.saved_tensors
         whole = Statistics(logprobs, normaliser, entropy)
-        of_both = ctx.pieces.gradients(
+        of_hidden, of_weight = ctx.pieces.gradients(
             hidden, weight, targets, whole=whole, kept=kept, grads=grads, needed=ctx.needs_input_grad[:2]
         )
-        return *of_both, None, None, None, None, None
+        if of_hidden is not None:
+            ctx.share.total(of_hidden)
+        return of_hidden, of_weight, None, None, None, None
 
 
 class Pieces(NamedTuple):

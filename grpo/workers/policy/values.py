@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from grpo.algorithm.objective import TokenValues
 from grpo.batching.batch import Batch
 from grpo.workers.policy.token_logprobs import TokenLogprobs
-from grpo.workers.policy.transfer import to_device
+from grpo.workers.policy.transfer import together
 
 
 class TrainedTokens(Protocol):
@@ -42,16 +43,19 @@ def token_values(batch: Batch, rows: Sequence[int], tokens: TrainedTokens, curre
     logprobs, device = current.logprobs, current.logprobs.device
     if not rows:
         return _of_dummy(batch, tokens, current)
+    trained = tokens.trained.numpy()
+    arrays = {"advantages": batch.advantages.numpy()[np.asarray(rows)]}
+    for name in ("generation_logprobs", "old_logprobs", "reference_logprobs"):
+        value = getattr(batch, name)
+        if value is not None:
+            arrays[name] = value.numpy()[trained]
     return TokenValues(
         logprobs=logprobs,
         mask=torch.ones_like(tokens.targets, dtype=torch.bool),
-        sequence_ids=to_device(tokens.sequence_ids, device),
+        sequence_ids=tokens.sequence_ids,
         num_sequences=len(rows),
-        advantages=to_device(batch.advantages[torch.as_tensor(rows)], device),
-        generation_logprobs=to_device(batch.generation_logprobs[tokens.trained], device),
-        old_logprobs=_at(batch.old_logprobs, tokens.trained, device),
-        reference_logprobs=_at(batch.reference_logprobs, tokens.trained, device),
         entropy=current.entropy,
+        **together(arrays, device),
     )
 
 
@@ -68,7 +72,3 @@ def _of_dummy(batch: Batch, tokens: TrainedTokens, current: TokenLogprobs) -> To
         reference_logprobs=None if batch.reference_logprobs is None else zero,
         entropy=current.entropy,
     )
-
-
-def _at(values: Tensor | None, index: Tensor, device: torch.device) -> Tensor | None:
-    return None if values is None else to_device(values[index], device)

@@ -7,14 +7,14 @@ whole vocabulary, nor its own for more than a chunk of tokens.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grpo.kernels.logits import Statistics, is_normalised
-from grpo.workers.policy.token_logprobs import Pieces, TokenLogprobs, WideGradient, chunk_sizes, default_chunk_size
+from grpo.kernels.logits import Statistics
+from grpo.workers.policy.token_logprobs import TokenLogprobs, WideGradient, logprobs_of_rows
 
 
 def vocabulary_parallel_logprobs(
@@ -35,55 +35,33 @@ def vocabulary_parallel_logprobs(
     holds the rows from `first_row` on. The gradient of `hidden` is the whole one on every rank, that of `weight` is of
     its own rows. Dtypes and chunks are those of `token_logprobs`.
     """
-    chunk = default_chunk_size(weight.shape[0], weight.device) if chunk_size is None else chunk_size
-    values = _VocabularyParallel.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, targets, first_row, group, temperature, chunk, with_entropy, gradient
-    )
-    return TokenLogprobs(*values)
+    return logprobs_of_rows(
+        hidden, weight, targets, RowsOfRank(first_row, group), gradient,
+        temperature=temperature, chunk_size=chunk_size, with_entropy=with_entropy,
+    )  # fmt: skip
 
 
-class _VocabularyParallel(torch.autograd.Function):
-    @staticmethod
-    def forward(  # noqa: PLR0917 (nor does it take a mapping)
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        targets: Tensor,
-        first_row: int,
-        group: dist.ProcessGroup,
-        temperature: float,
-        chunk: int,
-        with_entropy: bool,  # noqa: FBT001 (`apply` takes no keywords)
-        gradient: WideGradient | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        local = targets - first_row
-        ctx.pieces = Pieces(chunk_sizes(len(hidden), chunk, hidden.device), temperature, gradient)
-        own, kept = ctx.pieces.statistics(
-            hidden, weight, local, with_entropy=with_entropy, keep=hidden.requires_grad or weight.requires_grad
-        )
-        # log-prob of the token within the rank's rows, log of the rank's share before normalising, their entropy
-        ranks = _gather(torch.stack([each for each in own if each is not None]), group)  # [ranks, 2 or 3, N]
+@dataclass(frozen=True)
+class RowsOfRank:
+    """`grpo.workers.policy.token_logprobs.VocabularyShare` of a rank of `group`."""
+
+    first_row: int
+    group: dist.ProcessGroup
+
+    def whole(self, own: Statistics) -> Statistics:
+        """Each rank's log-probs of tokens, logs of its sum of exponentials, and entropies, joined."""
+        ranks = _gather(torch.stack([each for each in own if each is not None]), self.group)  # [ranks, 2 or 3, N]
         normaliser = torch.logsumexp(ranks[:, 1], 0)
         log_share = ranks[:, 1] - normaliser  # [ranks, N]
         logprobs = (ranks[:, 0] + log_share).amax(0)  # of the one rank that holds the token
-        # entropy of a mixture of disjoint parts
-        entropy = (log_share.exp() * (ranks[:, 2] - log_share)).sum(0) if with_entropy else None
-        if kept is not None and is_normalised(kept):
-            kept.add_((own.normaliser - normaliser)[:, None])
-        ctx.save_for_backward(hidden, weight, local, logprobs, normaliser, entropy, kept)
-        ctx.group = group
-        return logprobs, entropy
+        if own.entropy is None:
+            return Statistics(logprobs, normaliser, None)
+        entropy = (log_share.exp() * (ranks[:, 2] - log_share)).sum(0)  # of a mixture of disjoint parts
+        return Statistics(logprobs, normaliser, entropy)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, local, logprobs, normaliser, entropy, kept = ctx.saved_tensors
-        whole = Statistics(logprobs, normaliser, entropy)
-        of_hidden, of_weight = ctx.pieces.gradients(
-            hidden, weight, local, whole=whole, kept=kept, grads=grads, needed=ctx.needs_input_grad[:2]
-        )
-        if of_hidden is not None:
-            dist.all_reduce(of_hidden, group=ctx.group)
-        return of_hidden, of_weight, None, None, None, None, None, None, None
+    def total(self, of_hidden: Tensor) -> None:
+        """Sum over the ranks, in place."""
+        dist.all_reduce(of_hidden, group=self.group)
 
 
 def _gather(values: Tensor, group: dist.ProcessGroup) -> Tensor:

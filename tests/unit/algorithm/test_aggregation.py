@@ -13,7 +13,7 @@ def loss(kind, sequences, denominators=None):
     flat = [value for sequence in sequences for value in sequence]
     ids = torch.tensor([i for i, sequence in enumerate(sequences) for _ in sequence])
     mask = torch.tensor([value is not None for value in flat])
-    layout = TokenLayout.of(mask, ids, len(sequences))
+    layout = TokenLayout(mask, ids, len(sequences))
     if denominators is None:
         denominators = Denominators(float(mask.sum()), float((layout.sequence_tokens > 0).sum()))
     weights = token_weights(layout, denominators, kind=kind, norm_length=8, dtype=torch.float64)
@@ -67,7 +67,7 @@ def test_nothing_trained_is_exactly_zero(kind):
 
 @pytest.mark.parametrize("length", [None, 0, -1.0])
 def test_the_norm_length_must_be_given(length):
-    layout = TokenLayout.of(torch.tensor([True]), torch.tensor([0]), 1)
+    layout = TokenLayout(torch.tensor([True]), torch.tensor([0]), 1)
     with pytest.raises(ValueError, match=f"positive norm_length, not {length}"):
         token_weights(
             layout, Denominators(1, 1), kind="seq_mean_token_sum_norm", norm_length=length, dtype=torch.float32
@@ -75,6 +75,6 @@ def test_the_norm_length_must_be_given(length):
 
 
 def test_an_unknown_aggregation_is_refused():
-    layout = TokenLayout.of(torch.tensor([True]), torch.tensor([0]), 1)
+    layout = TokenLayout(torch.tensor([True]), torch.tensor([0]), 1)
     with pytest.raises(ValueError, match="'mean': token_mean"):
         token_weights(layout, Denominators(1, 1), kind="mean", norm_length=None, dtype=torch.float32)

@@ -40,7 +40,7 @@ def test_approx_entropy_is_the_entropy_in_expectation():
 
 
 def test_sequence_means_are_over_trained_tokens():
-    layout = TokenLayout.of(torch.tensor([True, True, False, True]), torch.tensor([0, 1, 0, 0]), 3)
+    layout = TokenLayout(torch.tensor([True, True, False, True]), torch.tensor([0, 1, 0, 0]), 3)
     means = diagnostics.sequence_means(torch.tensor([1.0, 5.0, math.nan, 3.0], dtype=torch.float64), layout)
     assert means[:2].tolist() == [2.0, 5.0]
     assert means[2].isnan()

@@ -16,7 +16,7 @@ def compute(differences, kind, *, ids=None, mask=None, dtype=torch.float64, **op
     mask = torch.ones(len(differences), dtype=torch.bool) if mask is None else torch.tensor(mask)
     generation = torch.full((len(differences),), -2.0, dtype=dtype)
     old = generation + torch.tensor(differences, dtype=dtype)
-    layout = TokenLayout.of(mask, ids, int(ids.max()) + 1)
+    layout = TokenLayout(mask, ids, int(ids.max()) + 1)
     return importance_weights(old, generation, layout, kind=kind, **options)
 
 
@@ -113,7 +113,7 @@ def test_masked_tokens_count_nowhere(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_carry_no_gradient(kind):
-    layout = TokenLayout.of(torch.tensor([True]), torch.tensor([0]), 1)
+    layout = TokenLayout(torch.tensor([True]), torch.tensor([0]), 1)
     old = torch.tensor([-1.0], requires_grad=True)
     assert not importance_weights(old, torch.tensor([-1.1]), layout, kind=kind, **WIDE).weights.requires_grad
 

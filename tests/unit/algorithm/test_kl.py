@@ -88,7 +88,7 @@ def test_the_true_gradient_by_finite_differences():
 def test_sequence_kl_sums_over_trained_tokens(kind):
     log_x = torch.tensor([1.0, -1.0, math.nan, -5.0, 1.0], dtype=torch.float64)
     mask = torch.tensor([True, True, False, True, True])
-    layout = TokenLayout.of(mask, torch.tensor([0, 2, 0, 0, 2]), 4)
+    layout = TokenLayout(mask, torch.tensor([0, 2, 0, 0, 2]), 4)
     logprobs = torch.full_like(log_x, -2.0).requires_grad_()
     result = sequence_kl(logprobs, logprobs.detach() + log_x, layout, kind=kind)
     expected = {"k1": (-1 + 5, 0), "k2": (0.5 + 10, 1), "k3": (0.718282 + 4.006738, 0.367879 + 0.718282)}[kind]

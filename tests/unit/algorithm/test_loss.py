@@ -8,7 +8,7 @@ from grpo.algorithm.loss import policy_loss
 
 
 def one_sequence(count):
-    return TokenLayout.of(torch.ones(count, dtype=torch.bool), torch.zeros(count, dtype=torch.int64), 1)
+    return TokenLayout(torch.ones(count, dtype=torch.bool), torch.zeros(count, dtype=torch.int64), 1)
 
 
 def run(advantages, log_ratios, *, layout=None, logprobs=None, **options):
@@ -67,7 +67,7 @@ def test_gspo_ratio_is_the_geometric_mean():
 
 def test_gspo_sequences_and_masked_tokens_are_apart():
     mask = torch.tensor([True, True, False, True, False])
-    layout = TokenLayout.of(mask, torch.tensor([0, 1, 0, 0, 2]), 3)
+    layout = TokenLayout(mask, torch.tensor([0, 1, 0, 0, 2]), 3)
     _, gradients, result = run([1, 1, 0, 1, 0], [0.1, 0.2, 9.0, 0.3, 7.0], layout=layout, kind="gspo", clip_max=0.5)
     assert result.ratios[mask].tolist() == pytest.approx([math.exp(0.2)] * 3)
     assert gradients == pytest.approx([-math.exp(0.2)] * 2 + [0] + [-math.exp(0.2)] + [0])

@@ -71,3 +71,26 @@ def test_an_undeclared_metric_is_an_error():
 def test_every_metric_says_what_it_is():
     assert all(spec.description and spec.denominator in ("tokens", "sequences", "none") for spec in METRICS.values())
     assert {name for levels in SEQUENCE_STATISTICS.values() for name in levels} <= set(METRICS)
+
+
+def test_one_transfer_takes_all_of_them_to_the_host():
+    sums = MetricSums(
+        {"loss": scalar(1.5)}, {"probs_ratio_max": scalar(2.0)}, {"probs_ratio_min": scalar(0.5)},
+        {"logprob_difference": torch.tensor([0.25, torch.nan, 0.75]).double()},
+    )  # fmt: skip
+    assert sums.on_host() is sums
+    transfers = []
+
+    class Elsewhere(torch.Tensor):
+        @property
+        def device(self):
+            return torch.device("meta")
+
+        def cpu(self):
+            transfers.append(self.shape)
+            return self.as_subclass(torch.Tensor)
+
+    parts = (sums.sums, sums.maxima, sums.minima, sums.sequence_values)
+    far = MetricSums(*({name: value.as_subclass(Elsewhere) for name, value in part.items()} for part in parts))
+    assert far.finalise(Denominators(1, 1)) == sums.finalise(Denominators(1, 1))
+    assert transfers == [(6,)]

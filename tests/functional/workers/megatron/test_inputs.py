@@ -9,7 +9,7 @@ from tests.support.policy import random_batch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from grpo.workers.megatron.inputs import idle_inputs, megatron_inputs
+    from grpo.workers.megatron.inputs import InputStream, idle_inputs, megatron_inputs
     from grpo.workers.megatron.parallel import stage_layers
 
 CPU = torch.device("cpu")
@@ -61,3 +61,23 @@ def test_an_idle_rank_has_a_row_and_nothing_to_train():
 
 def test_stages_share_all_layers_in_order():
     assert [list(stage_layers(6, stage, 3)) for stage in range(3)] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_micro_batches_are_laid_out_when_their_turn_comes():
+    made = []
+
+    def maker(width):
+        def make():
+            made.append(width)
+            return laid_out(width, 1)[1]
+
+        return make
+
+    stream = InputStream([maker(8), maker(11)])
+    assert len(stream) == 2
+    turns = iter(stream)
+    assert next(turns).input_ids.shape == (3, 8)
+    assert made == [8]
+    assert stream.computed == 24
+    assert [each.input_ids.shape for each in turns] == [(3, 11)]
+    assert stream.computed == 24 + 33

@@ -22,13 +22,16 @@ def give(module, first, second):
     module.first.grad, module.second.grad = torch.tensor(first), torch.tensor(second)
 
 
-def test_clip_returns_the_norm_before_it():
+def test_gradients_are_scaled_down_to_the_norm_that_is_allowed():
     module, optimizer = make()
     give(module, [3.0, 0.0], [[4.0]])
-    assert optimizer.clip(2.5) == pytest.approx(5.0)
+    assert float(optimizer.norm()) == pytest.approx(5.0)
+    optimizer.clip(5.0, 2.5)
     torch.testing.assert_close(module.first.grad, torch.tensor([1.5, 0.0]))
     torch.testing.assert_close(module.second.grad, torch.tensor([[2.0]]))
-    assert optimizer.clip(None) == optimizer.clip(10.0) == pytest.approx(2.5)
+    for most in (None, 10.0):
+        optimizer.clip(2.5, most)
+    assert float(optimizer.norm()) == pytest.approx(2.5)
     torch.testing.assert_close(module.second.grad, torch.tensor([[2.0]]))
 
 

@@ -1,6 +1,6 @@
 import torch
 
-from grpo.workers.policy.precision import RoundedCopy
+from grpo.workers.policy.precision import MasterGradient, RoundedCopy
 from tests.support.policy import tiny_model
 
 
@@ -82,3 +82,22 @@ def test_rows_that_are_looked_up_often_add_up_unrounded():
     gradient = masters.get_input_embeddings().weight.grad
     assert (gradient[3] == 600 / 256).all()
     assert gradient.count_nonzero() == gradient.shape[1]
+
+
+def test_rows_of_an_embedding_are_added_in_one_order_on_several_threads():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(0, 256, (4096,), generator=generator)
+    values = torch.randn(4096, 64, generator=generator)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = []
+        for _ in range(5):
+            master = torch.zeros(256, 64)
+            MasterGradient(master).add_rows(rows, values)
+            found.append(master.grad)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(each, found[0]) for each in found)
+    expected = torch.zeros(256, 64, dtype=torch.float64).index_add_(0, rows, values.double())
+    torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=1e-5)

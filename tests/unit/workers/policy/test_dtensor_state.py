@@ -1,0 +1,98 @@
+"""Saving, restoring and exporting a policy; its reference."""
+
+import pytest
+import torch
+
+from grpo.errors import CheckpointError
+from tests.support.dense_policy import assert_same, make
+from tests.support.policy import dense_logprobs, random_batch, tiny_model, whole_state
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_restored_policy_goes_on_bit_for_bit(precision, tied):
+    settings = {"precision": precision, "scheduler": {"warmup_steps": 4}, "optimizer": {"kwargs": {"lr": 1e-3}}}
+    batches = [random_batch(seed=seed) for seed in range(5)]
+    policy = make(tiny_model(tied=tied), policy=settings)
+    for batch in batches[:3]:
+        policy.train(batch)
+    saved = whole_state(policy)
+    results = [policy.train(batch) for batch in batches[3:]]
+    restored = make(tiny_model(tied=tied, seed=9), policy=settings)
+    restored.train(batches[0])  # a used optimizer must not shine through
+    restored.load_state(*saved)
+    assert_same(whole_state(restored), saved)
+    assert [restored.train(batch) for batch in batches[3:]] == results
+    assert_same(whole_state(restored), whole_state(policy))
+    assert torch.equal(restored.logprobs(batches[0]), policy.logprobs(batches[0]))
+
+
+def test_a_fresh_policy_can_be_saved_and_restored():
+    policy, batch = make(tiny_model()), random_batch()
+    saved = whole_state(policy)
+    assert not any(name.startswith("optimizer.") for name in saved[0])
+    restored = make(tiny_model(seed=3))
+    restored.train(batch)
+    restored.load_state(*saved)
+    assert restored.train(batch) == policy.train(batch)
+
+
+def test_restoring_does_not_keep_the_given_tensors():
+    policy, batch = make(tiny_model()), random_batch()
+    policy.train(batch)
+    saved = whole_state(policy)
+    kept = {name: each.clone() for name, each in saved[0].items()}
+    policy.load_state(*saved)
+    policy.train(batch)
+    assert all(torch.equal(saved[0][name], kept[name]) for name in kept)
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_loaded():
+    policy, batch = make(tiny_model()), random_batch()
+    policy.train(batch)
+    before = whole_state(policy)
+    wider = make(tiny_model(intermediate_size=44))
+    with pytest.raises(CheckpointError, match=r"another model: model\.model\.layers\.0\.mlp.*shape \[44, 24\] there"):
+        policy.load_state(*whole_state(wider))
+    deeper = make(tiny_model(num_hidden_layers=3))
+    with pytest.raises(CheckpointError, match=r"names differ, first model\.model\.layers\.2"):
+        policy.load_state(*whole_state(deeper))
+    tensors = {name: each for name, each in before[0].items() if not name.endswith("lm_head.weight.exp_avg")}
+    with pytest.raises(CheckpointError, match=r"1 names differ, first lm_head\.weight\.exp_avg"):
+        policy.load_state(tensors, before[1])
+    assert_same(whole_state(policy), before)
+
+
+def test_exported_weights_have_transformers_names_and_tied_ones_come_once():
+    for tied, head in ((True, False), (False, True)):
+        policy = make(tiny_model(tied=tied))
+        names = [name for name, _ in policy.export_weights()]
+        assert len(names) == len(set(names))
+        assert "model.embed_tokens.weight" in names
+        assert ("lm_head.weight" in names) == head
+        policy.train(random_batch())
+        other = tiny_model(tied=tied, seed=5)
+        other.load_state_dict(dict(policy.export_weights()), strict=False)
+        other.tie_weights()
+        batch = random_batch()
+        torch.testing.assert_close(policy.logprobs(batch), dense_logprobs(other, batch).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_reference_stays_what_it_was():
+    loss_fn = {"reference_policy_kl_penalty": 0.1}
+    batch = random_batch()
+    policy = make(tiny_model(), policy={"optimizer": {"kwargs": {"lr": 1e-2}}}, loss_fn=loss_fn, reference=tiny_model())
+    before = policy.reference_logprobs(batch)
+    assert torch.equal(before, policy.logprobs(batch))
+    policy.train(batch)
+    assert torch.equal(policy.reference_logprobs(batch), before)
+    assert not torch.allclose(policy.logprobs(batch), before)
+
+
+def test_reference_is_there_exactly_for_a_kl_term():
+    with pytest.raises(AssertionError, match="KL term"):
+        make(tiny_model(), reference=tiny_model())
+    with pytest.raises(AssertionError, match="KL term"):
+        make(tiny_model(), loss_fn={"reference_policy_kl_penalty": 0.1})
+    with pytest.raises(AssertionError, match="reference_policy_kl_penalty is 0"):
+        make(tiny_model()).reference_logprobs(random_batch())
