@@ -19,6 +19,7 @@ from slurm_pytest_plugin.states import FINAL
         ("OUT_OF_MEMORY", Result(1), "out_of_memory"),
         ("FAILED", Result(85, stopped_by="USR1"), "timeout"),
         ("FAILED", Result(85, stopped_by="TERM"), "preempted"),
+        ("FAILED", Result(137, "trainer", stopped_by="TERM"), "preempted"),  # it took too long
         ("FAILED", Result(85), "preempted"),
         ("FAILED", Result(86), "crash"),
         ("TIMEOUT", Result(0), "timeout"),

@@ -169,6 +169,7 @@ def test_the_script_of_ci_runs_the_gate_and_the_readmes_command():
     lines = [line.removeprefix(".nox/runner/bin/") for line in script.splitlines()]
     assert command in lines
     assert any(line.startswith("nox -s gate -- --only lint checks plugin") for line in lines)
+    assert "nox -s slurm" in lines
 
 
 def test_the_readme_names_every_command_and_guide():

@@ -25,6 +25,7 @@ DONE = {"exit_code": 0, "stage": "done"}
         (JobOutcome("COMPLETED", exit_code=85, stage="trainer", stopped_by="TERM"), "preempted"),
         (JobOutcome("FAILED", exit_code=1, stage="trainer", stopped_by="USR1"), "timeout"),
         (JobOutcome("FAILED", exit_code=1, stage="trainer", stopped_by="TERM"), "preempted"),
+        (JobOutcome("FAILED", exit_code=137, stage="trainer", stopped_by="TERM"), "preempted"),  # it took too long
         (JobOutcome("FAILED", exit_code=85, stage="trainer"), "preempted"),
         (JobOutcome("PREEMPTED"), "preempted"),
         (JobOutcome("NODE_FAIL"), "infra"),
