@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -100,6 +102,25 @@ def test_a_shard_of_the_gate_leaves_its_report_in_a_folder_of_its_own(tasks):
     assert select[select.index("--base") + 1] == "abc"
     assert select[select.index("--shard") + 1] == "2/3"
     assert session.ran[-1][-1] == "--junitxml=runs/junit/functional-2/functional.xml"
+
+
+def test_of_two_sessions_that_begin_together_one_makes_the_environment(loaded, tmp_path, monkeypatch):
+    monkeypatch.setattr(loaded, "ENVIRONMENTS", tmp_path / "env")
+    made, both = [], threading.Barrier(2)
+
+    def run(*command, **_):
+        made.append(command[1:3])
+        (tmp_path / "env" / "env-core").mkdir(exist_ok=True)
+
+    def begin():
+        both.wait(timeout=30)
+        return loaded.environment(SimpleNamespace(run=run), "core")
+
+    with ThreadPoolExecutor(2) as pool:
+        assert {each.result(timeout=30) for each in [pool.submit(begin) for _ in range(2)]} == {
+            tmp_path / "env" / "env-core" / "bin"
+        }
+    assert made.count(("-m", "venv")) == 1
 
 
 class EndedError(Exception):
