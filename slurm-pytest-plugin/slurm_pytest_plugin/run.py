@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm_pytest_plugin.attempts import Ended as EndedAttempt
 from slurm_pytest_plugin.attempts import read_attempts, write_attempts
-from slurm_pytest_plugin.case import Case, More, Place
+from slurm_pytest_plugin.case import Case, More
 from slurm_pytest_plugin.decide import Ended, GiveUp, Limits, Restart, Retry, after, watch
 from slurm_pytest_plugin.failure import classify
 from slurm_pytest_plugin.failure_names import FailureClass
@@ -15,9 +15,10 @@ from slurm_pytest_plugin.hours import next_hours
 from slurm_pytest_plugin.job import Job
 from slurm_pytest_plugin.ledger import Entry, Ledger, LedgerError
 from slurm_pytest_plugin.outcome import Outcome
+from slurm_pytest_plugin.place import SCRIPT, Place
 from slurm_pytest_plugin.request import Cluster, ClusterError, Request
 from slurm_pytest_plugin.result import Result, ResultError, read_result
-from slurm_pytest_plugin.script import SCRIPT, render
+from slurm_pytest_plugin.script import render
 from slurm_pytest_plugin.states import Seen
 
 __all__ = ["Clock", "Limits", "Run", "Site", "write_script"]

@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.live import Live
 
 from slurm_pytest_plugin.attempts import read_attempts
-from slurm_pytest_plugin.case import Case, Executor, Place
+from slurm_pytest_plugin.case import Case
 from slurm_pytest_plugin.failure import classify
 from slurm_pytest_plugin.ledger import locked
 from slurm_pytest_plugin.local import LocalCluster, visible_gpus, what_is_missing
 from slurm_pytest_plugin.options import Settings
 from slurm_pytest_plugin.outcome import Outcome
+from slurm_pytest_plugin.place import Executor, Place
 from slurm_pytest_plugin.request import Cluster, ClusterError
 from slurm_pytest_plugin.result import ResultError, read_result
 from slurm_pytest_plugin.run import Run, write_script
