@@ -1,5 +1,6 @@
 """The jobs of one run: submitted all at once, asked for all at once, ended one by one."""
 
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -162,7 +163,7 @@ class Run:
             if not self.cluster.answers():
                 self._silent(str(error))
                 return False
-            if self._admits_more_nodes(job, str(error)):
+            if _for_want_of_nodes(str(error)) and self._admits_more_nodes(job, str(error)):
                 return self._submit(job)
             self._end(job, "queue", str(error))
             return True
@@ -253,6 +254,8 @@ class Run:
             return f"there were {runs} runs"
         limit = self._site.max_gpu_hours
         spent = sum(each.case.gpus * each.ran for each in self.jobs.values()) / 3600
+        # The others may go on to their limits, whatever is decided here.
+        spent += sum(each.case.gpus * _left(each) for each in self._open() if each is not job) / 3600
         needed = next_hours(job.case, job.seen.elapsed if job.seen is not None else 0.0)
         if limit is not None and spent + needed > limit:
             return f"that takes {needed:.2f} GPU-hours, and {max(0.0, limit - spent):.2f} are left of {limit:.2f}"
@@ -318,6 +321,18 @@ class Run:
     def _note(self, job: Job, text: str) -> None:
         job.note = text
         self._say(f"{job.case.id}: {f'job {job.job_id}: ' if job.job_id else ''}{text}")
+
+
+def _left(job: Job) -> float:
+    """Seconds that a job may still run."""
+    if job.seen is None:
+        return job.case.limit_seconds
+    return 0.0 if job.seen.final else max(0.0, job.case.limit_seconds - job.seen.elapsed)
+
+
+def _for_want_of_nodes(refusal: str) -> bool:
+    """Whether Slurm refuses a job for its nodes ("Requested node configuration is not available", ...)."""
+    return re.search(r"\bnodes?\b", refusal, re.IGNORECASE) is not None
 
 
 def write_script(case: Case, place: Place) -> Path:

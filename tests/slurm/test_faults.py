@@ -176,7 +176,7 @@ def test_nodes_that_do_not_join_or_come_late_and_a_worker_that_is_killed(jobs):
     assert (verdict.outcome, verdict.failure) == ("fail", "crash"), verdict.sentence
     job_id, workers = jobs.done["killed"]
     assert processes_of(job_id) == []
-    assert workers == [2, 1]  # the engine is beside the first rank
+    assert sorted(workers) == [1, 2]  # the engine is beside the first rank, wherever that is
     assert "rank" in outcome.tail(60)
     assert not scratch_of(job_id)
 

@@ -109,6 +109,13 @@ def structure(script):
     )
 
 
+@pytest.mark.parametrize(("case_id", "name"), [("70b-megatron", "h100-80g"), ("tiny-70b-dtensor", "cpu-local")])
+def test_a_job_builds_nothing(case_id, name):
+    """Environments are made before: in a job every node would do it, at once and for GPUs that wait."""
+    code = re.sub(r"^(python=|# ).*", "", render(case_id, name), flags=re.MULTILINE)
+    assert not re.search(r"\b(pip|uv|conda|venv|nox|git|curl|wget)\b", code)
+
+
 def flat(values, prefix=""):
     for name, value in values.items():
         if isinstance(value, dict):
