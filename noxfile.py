@@ -230,11 +230,11 @@ def rebase(session: nox.Session) -> None:
 
 def slurm_can_be_installed(session: nox.Session) -> bool:
     """Whether its daemons are here, or apt-get finds them."""
-    if all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))):
+    if all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch", "slurmdbd", "mariadbd"))):
         return True
     session.run("apt-get", "update", "-qq", external=True, silent=True, success_codes=[0, 100])
     found = session.run(
-        "apt-get", "install", "--simulate", "-qq", "munge", "slurmctld", "slurmd", "slurm-client",
+        "apt-get", "install", "--simulate", "-qq", "munge", "slurmctld", "slurmd", "slurm-client", "slurmdbd", "mariadb-server",
         external=True, silent=True, success_codes=[0, 100],
     )  # fmt: skip
     return "Inst slurmd " in str(found)

@@ -287,7 +287,6 @@ def test_the_jobs_outlive_their_controller_and_the_one_who_waits(request, cluste
     assert second.wait("stays").passed
 
 
-@pytest.mark.nightly
 def test_with_accounting_the_hours_of_all_runs_are_known(tmp_path, monkeypatch):
     from slurm_pytest_plugin import SlurmClient
 
