@@ -3,8 +3,8 @@
 # Root on Debian or Ubuntu. Everything lives in STATE_DIR, and ci/slurm/down.sh STATE_DIR stops it. Running it again is safe.
 #
 # usage: up.sh [options] STATE_DIR
-#   -n NODES   default 4          -c CPUS    of a node, default 8      -g GPUS  of a node, default 8
-#   -m MB      of a node, 4096    -p PORT    first of NODES + 2, 17000  -x NAME  prefix of the nodes, node
+#   -n NODES   default 4          -c CPUS    of a node, default 2      -g GPUS  of a node, default 8
+#   -m MB      of a node, 6000    -p PORT    first of NODES + 2, 17000  -x NAME  prefix of the nodes, node
 #   -s COUNT   of the nodes, the last ones: a partition of their own, spare; default 0. Jobs of a third partition, urgent,
 #              pre-empt those of spare, which are requeued after a time of grace of 35 s
 #   -a         accounting as well (mariadb and slurmdbd), so that sacct answers
@@ -15,7 +15,7 @@ set -euo pipefail
 die() { echo "slurm: error: $*" >&2; exit 1; }
 usage() { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
-nodes=4 cpus=8 gpus=8 memory=4096 port=17000 prefix=node accounting=0 cgroups=1 spare=0
+nodes=4 cpus=2 gpus=8 memory=6000 port=17000 prefix=node accounting=0 cgroups=1 spare=0
 while getopts n:c:g:m:p:x:s:al option; do
   case $option in
     n) nodes=$OPTARG ;; c) cpus=$OPTARG ;; g) gpus=$OPTARG ;; m) memory=$OPTARG ;; p) port=$OPTARG ;;
