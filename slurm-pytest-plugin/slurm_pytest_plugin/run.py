@@ -180,9 +180,13 @@ class Run:
             self._note(job, " ".join(part for part in (seen.state, seen.reason, seen.nodes) if part))
         decision = watch(seen, spent, job.case, self.limits)
         if isinstance(decision, GiveUp):
-            self._note(job, f"cancelled: {decision.why}")
             assert job.job_id is not None
-            self.cluster.cancel([job.job_id])
+            try:
+                self.cluster.cancel([job.job_id])
+            except ClusterError as error:
+                self._silent(str(error))  # at the next tick it is tried again
+                return
+            self._note(job, f"cancelled: {decision.why}")
             if seen is not None and seen.hopeless and self._admits_more_nodes(job, decision.why):
                 job.job_id = None
             else:

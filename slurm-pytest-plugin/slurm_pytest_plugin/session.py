@@ -146,7 +146,13 @@ def outcome_from(folder: Path, case: Case) -> Outcome:
         result, problem = None, str(error)
     # A folder without a result may be of a run that was no job: whoever judges it decides.
     failure = "unknown" if problem else None if result is None else classify(None, result, case.requeue_exit_code)
-    earlier = [each.outcome for each in read_attempts(folder / case.id, case.id, case.gpus)[:-1] if each.counts]
+    # While the last attempt runs there is no line of it yet.
+    before = len(attempts) and int(attempts[-1].name.rpartition("-")[2])
+    earlier = [
+        each.outcome
+        for each in read_attempts(folder / case.id, case.id, case.gpus)
+        if each.counts and each.outcome.attempts < before
+    ]
     return Outcome(
         case.id, None, None, result, failure, job_folder, message=problem, gpus=case.gpus, earlier=tuple(earlier)
     )

@@ -14,6 +14,7 @@ from slurm_pytest_plugin.states import FINAL
         ("FAILED", Result(0), "unknown"),  # it did say so, and the scheduler disagrees
         ("FAILED", Result(3, "trainer"), "crash"),
         ("FAILED", Result(None, "setup"), "infra"),
+        ("FAILED", Result(None, "setup", stopped_by="USR1"), "timeout"),  # its set-up took all of the time
         ("FAILED", Result(1, "trainer", failure="infra"), "infra"),
         ("FAILED", Result(137, "trainer"), "out_of_memory"),
         ("OUT_OF_MEMORY", Result(1), "out_of_memory"),
