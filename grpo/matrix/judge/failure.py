@@ -55,8 +55,8 @@ def classify(job: JobOutcome) -> FailureClass | None:
 
 def _by_exit_code(job: JobOutcome) -> FailureClass:
     if job.stopped_by is not None:
-        # Whatever it ended with: it was told to stop, during its set-up perhaps, had no checkpoint to go on from, or was
-        # killed since it took too long.
+        # Whatever it ended with: it was told to stop, during its set-up perhaps, had no checkpoint to go on from,
+        # or was killed since it took too long.
         return "timeout" if job.stopped_by == "USR1" else "preempted"
     if job.exit_code is None or job.exit_code == 0:
         return "infra" if job.stage == "setup" else "unknown"
