@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Start a throw-away Slurm cluster on this one machine: munge, slurmctld and several slurmd with pretend GPUs.
 # Root on Debian or Ubuntu. Everything lives in STATE_DIR, and ci/slurm/down.sh STATE_DIR stops it. Running it again is safe.
+# Two at a time need other ports and another prefix: a job removes what jobs that its Slurm does not know left on its node.
 #
 # usage: up.sh [options] STATE_DIR
 #   -n NODES   default 4          -c CPUS    of a node, default 2      -g GPUS  of a node, default 8
@@ -13,7 +14,7 @@
 set -euo pipefail
 
 die() { echo "slurm: error: $*" >&2; exit 1; }
-usage() { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 nodes=4 cpus=2 gpus=8 memory=6000 port=17000 prefix=node accounting=0 cgroups=1 spare=0
 while getopts n:c:g:m:p:x:s:al option; do
