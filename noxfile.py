@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import nox
@@ -34,6 +36,20 @@ def environment(session: nox.Session, stack: str) -> Path:
 
     Sessions share one environment a stack (nox would make one a session, a gigabyte each).
     """
+    with alone(ENVIRONMENTS / f"env-{stack}.lock"):
+        return _environment(session, stack)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """One process at a time: of two that begin together, one makes the environment and the other finds it."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _environment(session: nox.Session, stack: str) -> Path:
     lock_file, folder = LOCKS / f"{stack}.txt", ENVIRONMENTS / f"env-{stack}"
     bin_, stamp = folder / "bin", folder / "installed.sha256"
     python = str(bin_ / "python")
@@ -161,6 +177,19 @@ def emit(session: nox.Session) -> None:
 
 
 @nox.session
+def pipelines(session: nox.Session) -> None:
+    """Hold the written pipelines against the schemas of GitHub, GitLab and Buildkite that the checker brings along."""
+    session.install("check-jsonschema==0.39.0")
+    for system, pattern in (
+        ("github-workflows", ".github/workflows/*.yml"),
+        ("gitlab-ci", ".gitlab-ci.yml"),
+        ("buildkite", ".buildkite/*.yml"),
+    ):
+        files = sorted(map(str, ROOT.glob(pattern)))
+        session.run("check-jsonschema", "--builtin-schema", f"vendor.{system}", *files)
+
+
+@nox.session
 def newest(session: nox.Session) -> None:
     """Unit and functional tests on the newest versions that the package allows, in an environment of their own."""
     session.install("--upgrade", "-e", ".[cpu,megatron,data,tasks,test]")
@@ -201,14 +230,14 @@ def rebase(session: nox.Session) -> None:
 
 def slurm_can_be_installed(session: nox.Session) -> bool:
     """Whether its daemons are here, or apt-get finds them."""
-    if all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))):
+    if all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch", "slurmdbd", "mariadbd"))):
         return True
     session.run("apt-get", "update", "-qq", external=True, silent=True, success_codes=[0, 100])
     found = session.run(
-        "apt-get", "install", "--simulate", "-qq", "munge", "slurmctld", "slurmd", "slurm-client",
-        external=True, silent=True, success_codes=[0, 100],
+        "apt-get", "install", "--simulate", "-qq", "munge", "slurmctld", "slurmd", "slurm-client", "slurmdbd",
+        "mariadb-server", external=True, silent=True, success_codes=[0, 100],
     )  # fmt: skip
-    return "Inst slurmd " in str(found)
+    return "Inst " in str(found)  # of those that are not here; it installs all of them or none
 
 
 @nox.session(venv_backend="none")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from grpo.config import load_config
 from grpo.planning.parameters import load_model_shapes
@@ -46,7 +47,7 @@ ROWS = (
 )
 
 
-def planned(row: Row, engine: Mapping[str, Figure] = VLLMS_OWN) -> Plan:
+def planned(row: Row, engine: Mapping[str, Any] = VLLMS_OWN) -> Plan:
     """The plan of a reported run; `engine`: figures that replace the partition's, which are this project's engine's."""
     config = load_config(row.recipe).config
     partition = replace(load_partition("h100-80g"), **engine)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 import typer
@@ -49,7 +49,7 @@ class MeasuredRank:
 
     def __init__(self, rank: RankPolicy) -> None:
         self._rank = rank
-        self._policy: Any = rank._policy  # noqa: SLF001
+        self._policy = cast("Any", rank._policy)  # noqa: SLF001
         self._seconds: dict[str, float] = {}
         memory = self._policy.resources.memory
         for name in ("offload", "drop", "release"):
@@ -264,7 +264,7 @@ def _start(stack: ExitStack, config: Config, make_policy: Any, make_engine: Any)
         "deadline_s": config.cluster.worker_timeout_s, "environment": {"OMP_NUM_THREADS": "4"},
     }  # fmt: skip
     starting = in_thread(lambda: RayGroup(make_policy, [config], reservation=rooms.policy, **options))
-    ranks = RayGroup(make_engine, [config, path], reservation=rooms.engines, ranks_together=size, **options)
+    ranks = RayGroup(make_engine, [config, path, "refit"], reservation=rooms.engines, ranks_together=size, **options)
     engine = TimedEngine(EngineGroup(Engines(ranks, size)))
     stack.callback(engine.shutdown)
     sleep_until_needed(colocated(Sharing(sleep_level=2), reference=False), engine)

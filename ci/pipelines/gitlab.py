@@ -93,7 +93,7 @@ def _gate(matrix: Matrix) -> dict[str, Job]:
             minutes(budget.functional / count), parallel=count, **requests,
         ),
         # The image is Debian's, and its user root.
-        "slurm": _job("test", _slurm(SLURM), minutes(budget.slurm), **requests),
+        "slurm": _slurm(SLURM, minutes(budget.slurm), **requests),
     }  # fmt: skip
     gate = _job(
         "gate",
@@ -104,16 +104,16 @@ def _gate(matrix: Matrix) -> dict[str, Job]:
     return {**jobs, "gate": gate}
 
 
-def _slurm(command: str) -> list[str]:
-    return [as_root(command), f"mkdir -p {REPORTS}/slurm && cp runs/junit/slurm.xml {REPORTS}/slurm/"]
+def _slurm(command: str, limit: int, **more: Any) -> Job:
+    # After a script that failed, too.
+    keep = f"mkdir -p {REPORTS}/slurm && cp runs/junit/slurm.xml {REPORTS}/slurm/"
+    return _job("test", [as_root(command)], limit, after_script=[keep], **more)
 
 
 def _scheduled(matrix: Matrix) -> dict[str, Job]:
     jobs: dict[str, Job] = {}
     nightly = [{"if": f'{_SCHEDULED} && $CADENCE == "nightly"'}, {"if": "$CI_COMMIT_TAG"}]
-    jobs["whole-slurm"] = _job(
-        "test", _slurm(SLURM_NIGHTLY), minutes(NIGHTLY_SLURM_MINUTES), artifacts=_kept(), rules=nightly
-    )
+    jobs["whole-slurm"] = _slurm(SLURM_NIGHTLY, minutes(NIGHTLY_SLURM_MINUTES), artifacts=_kept(), rules=nightly)
     layers = [{"LAYER": ["unit", "functional"], "PYTHON": list(matrix.stacks["cpu"].python)}]
     jobs["whole-layers"] = _job(
         "test",

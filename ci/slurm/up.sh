@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # Start a throw-away Slurm cluster on this one machine: munge, slurmctld and several slurmd with pretend GPUs.
 # Root on Debian or Ubuntu. Everything lives in STATE_DIR, and ci/slurm/down.sh STATE_DIR stops it. Running it again is safe.
+# Two at a time need other ports and another prefix: a job removes what jobs that its Slurm does not know left on its node.
 #
 # usage: up.sh [options] STATE_DIR
-#   -n NODES   default 4          -c CPUS    of a node, default 8      -g GPUS  of a node, default 8
-#   -m MB      of a node, 4096    -p PORT    first of NODES + 2, 17000  -x NAME  prefix of the nodes, node
-#   -s COUNT   of the nodes, the last ones: a partition of their own, spare; default 0
+#   -n NODES   default 4          -c CPUS    of a node, default 2      -g GPUS  of a node, default 8
+#   -m MB      of a node, 6000    -p PORT    first of NODES + 2, 17000  -x NAME  prefix of the nodes, node
+#   -s COUNT   of the nodes, the last ones: a partition of their own, spare; default 0. Jobs of a third partition, urgent,
+#              pre-empt those of spare, which are requeued after a time of grace of 35 s
 #   -a         accounting as well (mariadb and slurmdbd), so that sacct answers
 #   -l         without cgroups, which is the default where cgroup v1 cannot be written: then no job ends as OUT_OF_MEMORY,
 #              and a process that a job daemonised outlives it
 set -euo pipefail
 
 die() { echo "slurm: error: $*" >&2; exit 1; }
-usage() { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
-nodes=4 cpus=8 gpus=8 memory=4096 port=17000 prefix=node accounting=0 cgroups=1 spare=0
+nodes=4 cpus=2 gpus=8 memory=6000 port=17000 prefix=node accounting=0 cgroups=1 spare=0
 while getopts n:c:g:m:p:x:s:al option; do
   case $option in
     n) nodes=$OPTARG ;; c) cpus=$OPTARG ;; g) gpus=$OPTARG ;; m) memory=$OPTARG ;; p) port=$OPTARG ;;
@@ -124,6 +126,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=$((memory / cpus))
 SchedulerType=sched/backfill
+$([ "$spare" = 0 ] || printf '%s\n' PreemptType=preempt/partition_prio PreemptMode=REQUEUE)
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0
 SlurmdParameters=config_overrides
 GresTypes=gpu
@@ -140,10 +143,17 @@ JobCompType=jobcomp/filetxt
 JobCompLoc=$state/log/jobcomp.txt
 NodeName=$prefix$(range 1 "$nodes") NodeHostname=$host NodeAddr=127.0.0.1 Port=$(range $((port + 1)) $((port + nodes))) CPUs=$cpus Boards=1 SocketsPerBoard=1 CoresPerSocket=$cpus ThreadsPerCore=1 RealMemory=$memory $([ -z "$gpu_files" ] || echo "Gres=gpu:$gpus") State=UNKNOWN
 PartitionName=main Nodes=$prefix$(range 1 $((nodes - spare))) Default=YES DefaultTime=00:30:00 MaxTime=UNLIMITED State=UP
-$([ "$spare" = 0 ] || echo "PartitionName=spare Nodes=$prefix$(range $((nodes - spare + 1)) "$nodes") DefaultTime=00:30:00 MaxTime=UNLIMITED State=UP")
+$([ "$spare" = 0 ] || write_spare)
 CONF
   if [ "$accounting" = 1 ]; then write_accounting_configuration; fi
   echo "export SLURM_CONF=$SLURM_CONF" >"$state/env.sh"
+}
+
+write_spare() {
+  local rest
+  rest="Nodes=$prefix$(range $((nodes - spare + 1)) "$nodes") DefaultTime=00:30:00 MaxTime=UNLIMITED State=UP"
+  echo "PartitionName=spare PriorityTier=1 PreemptMode=REQUEUE GraceTime=35 $rest"
+  echo "PartitionName=urgent PriorityTier=2 PreemptMode=OFF $rest"
 }
 
 write_accounting_configuration() {
@@ -226,7 +236,7 @@ nodes_are_up() {
   for name in $(timeout 5 sinfo -h -N -t down,drain -o %N | sort -u); do
     timeout 5 scontrol update nodename="$name" state=resume 2>/dev/null || true
   done
-  up=$(timeout 5 sinfo -h -N -o '%T' | grep -cE '^(idle|mixed|allocated|completing)$')
+  up=$(timeout 5 sinfo -h -N -o '%N %T' | sort -u | grep -cE ' (idle|mixed|allocated|completing)$')
   [ "$up" = "$nodes" ]
 }
 

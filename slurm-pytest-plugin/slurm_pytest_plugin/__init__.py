@@ -4,9 +4,10 @@ A project gives its cases through the hook `pytest_slurm_cases`; a test that ask
 for each of them.
 """
 
-from slurm_pytest_plugin.case import Case, CaseError, More, Place
+from slurm_pytest_plugin.case import Case, CaseError, More
 from slurm_pytest_plugin.failure import FAILURES, FailureClass, classify
 from slurm_pytest_plugin.outcome import Outcome
+from slurm_pytest_plugin.place import Place
 from slurm_pytest_plugin.result import Result, ResultError, read_result
 from slurm_pytest_plugin.run import Limits, Run
 from slurm_pytest_plugin.slurm import SlurmClient, SlurmError

@@ -4,12 +4,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    from slurm_pytest_plugin.outcome import Outcome
+from slurm_pytest_plugin.outcome import Outcome
+from slurm_pytest_plugin.place import Place
 
-Executor = Literal["slurm", "local"]
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TIME = re.compile(r"(\d{1,3}):([0-5]\d):([0-5]\d)")
 _OPTION = re.compile(r"--?[A-Za-z][A-Za-z-]*(=[^\s#]+)?")
@@ -17,15 +15,6 @@ _OPTION = re.compile(r"--?[A-Za-z][A-Za-z-]*(=[^\s#]+)?")
 
 class CaseError(ValueError):
     """A case that cannot be a job."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where one job runs; a script may be made from it."""
-
-    folder: Path  # absolute, the job's own and its working directory
-    executor: Executor
-    attempt: int  # from 1; more after failures of the infrastructure
 
 
 @dataclass(frozen=True)
@@ -78,7 +67,7 @@ class Case:
     requeue_exit_code: int | None = None
     max_restarts: int = 0
     infra_retries: int = 2
-    more: "Callable[[Sequence[Outcome]], More | None] | None" = None
+    more: Callable[[Sequence[Outcome]], More | None] | None = None
     max_runs: int = 1
     notice_seconds: int = 120
     clean_environment: bool = False

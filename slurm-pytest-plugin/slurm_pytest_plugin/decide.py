@@ -96,7 +96,8 @@ def after(
     `retries` and `restarts`: those that there were already.
     """
     asked = result is not None and case.requeue_exit_code is not None and result.exit_code == case.requeue_exit_code
-    if asked and restarts < case.max_restarts:
+    # Unknown: it was cancelled, say, and saved before it ended.
+    if asked and failure != "unknown" and restarts < case.max_restarts:
         return Restart()
     if failure == "infra" and retries < case.infra_retries:
         return Retry()

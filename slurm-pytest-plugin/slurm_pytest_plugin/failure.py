@@ -46,11 +46,12 @@ def classify(state: str | None, result: Result | None, requeue_exit_code: int | 
 
 
 def _by_exit_code(result: Result, requeue_exit_code: int | None) -> FailureClass:
+    if result.stopped_by is not None:
+        # Whatever it ended with: it was told to stop, during its set-up perhaps, or was killed since it took too long.
+        return "timeout" if result.stopped_by == "USR1" else "preempted"
     if result.exit_code is None or result.exit_code == 0:
         return "infra" if result.stage == SETUP else "unknown"
     if result.exit_code == _SIGKILL:
         # The kernel's out-of-memory killer leaves nothing else, and a scheduler's kill has a state of its own.
         return "out_of_memory"
-    if result.stopped_by is not None or result.exit_code == requeue_exit_code:
-        return "timeout" if result.stopped_by == "USR1" else "preempted"
-    return "crash"
+    return "preempted" if result.exit_code == requeue_exit_code else "crash"

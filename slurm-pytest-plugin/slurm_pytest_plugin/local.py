@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_pytest_plugin.case import Case, Executor
+from slurm_pytest_plugin.case import Case
 from slurm_pytest_plugin.local_job import STATE
+from slurm_pytest_plugin.place import LOG, Executor
 from slurm_pytest_plugin.request import ClusterError, Request
-from slurm_pytest_plugin.script import LOG
 from slurm_pytest_plugin.states import Seen
 
 HOST = "here"

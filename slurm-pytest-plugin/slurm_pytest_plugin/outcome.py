@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_pytest_plugin.case import Executor
 from slurm_pytest_plugin.failure_names import FailureClass
+from slurm_pytest_plugin.place import LOG, Executor
 from slurm_pytest_plugin.result import Result
-from slurm_pytest_plugin.script import LOG
 
 _TAIL_BYTES = 1 << 16
 

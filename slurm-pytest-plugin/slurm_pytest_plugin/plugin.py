@@ -15,8 +15,8 @@ from slurm_pytest_plugin.case import Case, CaseError
 from slurm_pytest_plugin.ledger import LedgerError
 from slurm_pytest_plugin.options import add_options, settings_of
 from slurm_pytest_plugin.outcome import Outcome
+from slurm_pytest_plugin.place import LOG
 from slurm_pytest_plugin.request import ClusterError
-from slurm_pytest_plugin.script import LOG
 from slurm_pytest_plugin.selection import by_id, chosen, unknown
 from slurm_pytest_plugin.session import CaseSession
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from slurm_pytest_plugin.case import Case, Executor
+from slurm_pytest_plugin.case import Case
+from slurm_pytest_plugin.place import Executor
 from slurm_pytest_plugin.states import Seen
 
 

@@ -1,5 +1,6 @@
 """The jobs of one run: submitted all at once, asked for all at once, ended one by one."""
 
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from pathlib import Path
 
 from slurm_pytest_plugin.attempts import Ended as EndedAttempt
 from slurm_pytest_plugin.attempts import read_attempts, write_attempts
-from slurm_pytest_plugin.case import Case, More, Place
+from slurm_pytest_plugin.case import Case, More
 from slurm_pytest_plugin.decide import Ended, GiveUp, Limits, Restart, Retry, after, watch
 from slurm_pytest_plugin.failure import classify
 from slurm_pytest_plugin.failure_names import FailureClass
@@ -15,9 +16,10 @@ from slurm_pytest_plugin.hours import next_hours
 from slurm_pytest_plugin.job import Job
 from slurm_pytest_plugin.ledger import Entry, Ledger, LedgerError
 from slurm_pytest_plugin.outcome import Outcome
+from slurm_pytest_plugin.place import SCRIPT, Place
 from slurm_pytest_plugin.request import Cluster, ClusterError, Request
 from slurm_pytest_plugin.result import Result, ResultError, read_result
-from slurm_pytest_plugin.script import SCRIPT, render
+from slurm_pytest_plugin.script import render
 from slurm_pytest_plugin.states import Seen
 
 __all__ = ["Clock", "Limits", "Run", "Site", "write_script"]
@@ -161,7 +163,7 @@ class Run:
             if not self.cluster.answers():
                 self._silent(str(error))
                 return False
-            if self._admits_more_nodes(job, str(error)):
+            if _for_want_of_nodes(str(error)) and self._admits_more_nodes(job, str(error)):
                 return self._submit(job)
             self._end(job, "queue", str(error))
             return True
@@ -178,9 +180,13 @@ class Run:
             self._note(job, " ".join(part for part in (seen.state, seen.reason, seen.nodes) if part))
         decision = watch(seen, spent, job.case, self.limits)
         if isinstance(decision, GiveUp):
-            self._note(job, f"cancelled: {decision.why}")
             assert job.job_id is not None
-            self.cluster.cancel([job.job_id])
+            try:
+                self.cluster.cancel([job.job_id])
+            except ClusterError as error:
+                self._silent(str(error))  # at the next tick it is tried again
+                return
+            self._note(job, f"cancelled: {decision.why}")
             if seen is not None and seen.hopeless and self._admits_more_nodes(job, decision.why):
                 job.job_id = None
             else:
@@ -252,6 +258,8 @@ class Run:
             return f"there were {runs} runs"
         limit = self._site.max_gpu_hours
         spent = sum(each.case.gpus * each.ran for each in self.jobs.values()) / 3600
+        # The others may go on to their limits, whatever is decided here.
+        spent += sum(each.case.gpus * _left(each) for each in self._open() if each is not job) / 3600
         needed = next_hours(job.case, job.seen.elapsed if job.seen is not None else 0.0)
         if limit is not None and spent + needed > limit:
             return f"that takes {needed:.2f} GPU-hours, and {max(0.0, limit - spent):.2f} are left of {limit:.2f}"
@@ -317,6 +325,18 @@ class Run:
     def _note(self, job: Job, text: str) -> None:
         job.note = text
         self._say(f"{job.case.id}: {f'job {job.job_id}: ' if job.job_id else ''}{text}")
+
+
+def _left(job: Job) -> float:
+    """Seconds that a job may still run."""
+    if job.seen is None:
+        return job.case.limit_seconds
+    return 0.0 if job.seen.final else max(0.0, job.case.limit_seconds - job.seen.elapsed)
+
+
+def _for_want_of_nodes(refusal: str) -> bool:
+    """Whether Slurm refuses a job for its nodes ("Requested node configuration is not available", ...)."""
+    return re.search(r"\bnodes?\b", refusal, re.IGNORECASE) is not None
 
 
 def write_script(case: Case, place: Place) -> Path:

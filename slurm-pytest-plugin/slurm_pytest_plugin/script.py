@@ -3,10 +3,9 @@
 import re
 import shlex
 
-from slurm_pytest_plugin.case import Case, CaseError, Place
+from slurm_pytest_plugin.case import Case, CaseError
+from slurm_pytest_plugin.place import LOG, SCRIPT, Place
 
-SCRIPT = "job.sh"
-LOG = "job.log"
 _PATH = re.compile(r"[A-Za-z0-9_./+@=,:-]+")
 # Writes result.json when the script ends, however it ends, and passes signals on to what it runs.
 _WRAPPER = """\

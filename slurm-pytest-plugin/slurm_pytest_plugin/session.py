@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.live import Live
 
 from slurm_pytest_plugin.attempts import read_attempts
-from slurm_pytest_plugin.case import Case, Executor, Place
+from slurm_pytest_plugin.case import Case
 from slurm_pytest_plugin.failure import classify
 from slurm_pytest_plugin.ledger import locked
 from slurm_pytest_plugin.local import LocalCluster, visible_gpus, what_is_missing
 from slurm_pytest_plugin.options import Settings
 from slurm_pytest_plugin.outcome import Outcome
+from slurm_pytest_plugin.place import Executor, Place
 from slurm_pytest_plugin.request import Cluster, ClusterError
 from slurm_pytest_plugin.result import ResultError, read_result
 from slurm_pytest_plugin.run import Run, write_script
@@ -145,7 +146,13 @@ def outcome_from(folder: Path, case: Case) -> Outcome:
         result, problem = None, str(error)
     # A folder without a result may be of a run that was no job: whoever judges it decides.
     failure = "unknown" if problem else None if result is None else classify(None, result, case.requeue_exit_code)
-    earlier = [each.outcome for each in read_attempts(folder / case.id, case.id, case.gpus)[:-1] if each.counts]
+    # While the last attempt runs there is no line of it yet.
+    before = len(attempts) and int(attempts[-1].name.rpartition("-")[2])
+    earlier = [
+        each.outcome
+        for each in read_attempts(folder / case.id, case.id, case.gpus)
+        if each.counts and each.outcome.attempts < before
+    ]
     return Outcome(
         case.id, None, None, result, failure, job_folder, message=problem, gpus=case.gpus, earlier=tuple(earlier)
     )

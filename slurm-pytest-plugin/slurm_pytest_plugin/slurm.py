@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from functools import cached_property
 
-from slurm_pytest_plugin.case import Executor
+from slurm_pytest_plugin.place import Executor
 from slurm_pytest_plugin.request import ClusterError, Request
 from slurm_pytest_plugin.states import (
     SACCT_FORMAT,

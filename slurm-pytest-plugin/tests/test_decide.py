@@ -46,6 +46,7 @@ def test_giving_up_has_a_class_and_a_reason():
         ("infra", None, 2, 0, Finish),
         ("timeout", Result(85, stopped_by="USR1"), 0, 0, Restart),
         ("preempted", Result(85), 0, 0, Restart),
+        ("unknown", Result(85, stopped_by="TERM"), 0, 0, Finish),  # cancelled: it does not come back
         ("preempted", Result(85), 0, 1, Finish),
         ("timeout", None, 0, 0, Finish),
     ],

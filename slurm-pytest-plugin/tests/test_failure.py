@@ -14,11 +14,13 @@ from slurm_pytest_plugin.states import FINAL
         ("FAILED", Result(0), "unknown"),  # it did say so, and the scheduler disagrees
         ("FAILED", Result(3, "trainer"), "crash"),
         ("FAILED", Result(None, "setup"), "infra"),
+        ("FAILED", Result(None, "setup", stopped_by="USR1"), "timeout"),  # its set-up took all of the time
         ("FAILED", Result(1, "trainer", failure="infra"), "infra"),
         ("FAILED", Result(137, "trainer"), "out_of_memory"),
         ("OUT_OF_MEMORY", Result(1), "out_of_memory"),
         ("FAILED", Result(85, stopped_by="USR1"), "timeout"),
         ("FAILED", Result(85, stopped_by="TERM"), "preempted"),
+        ("FAILED", Result(137, "trainer", stopped_by="TERM"), "preempted"),  # it took too long
         ("FAILED", Result(85), "preempted"),
         ("FAILED", Result(86), "crash"),
         ("TIMEOUT", Result(0), "timeout"),

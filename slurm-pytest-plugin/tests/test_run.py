@@ -345,6 +345,33 @@ def test_what_would_exceed_the_gpu_hours_is_not_run(tmp_path):
     assert len(cluster.requests) == 4
 
 
+def test_what_others_may_still_use_is_not_there_for_a_further_run(tmp_path):
+    quick = Seen("COMPLETED", "", "n1", 1800.0)
+    cluster = FakeCluster(
+        {"a": [[quick]] * 3, "b": [[Seen("RUNNING", "", "n2", 1800.0)] * 9 + [Seen("COMPLETED", "", "n2", 3600.0)]]},
+        on_submit={name: leave(exit_code=0) for name in "ab"},
+    )
+    cases = [Case("a", "", gpus_per_node=2, more=thrice, max_runs=3), Case("b", "", gpus_per_node=4)]
+    run, _, _ = begin(tmp_path, cluster, *cases, site=Site(max_gpu_hours=5.5))
+    # 1 was used by a; b has used 2 and may use 2 more: a half is left, and a run of a may take 2.
+    assert run.wait("a").message == (
+        "outside the band: not run again, since that takes 2.00 GPU-hours, and 0.50 are left of 5.50"
+    )
+    assert run.wait("b").passed
+
+
+def test_a_refusal_that_is_not_for_nodes_is_no_reason_to_take_the_bad_ones_again(tmp_path):
+    cluster = FakeCluster(
+        {"a": [[Seen("NODE_FAIL", "", "n1,n2")], [done()]]},
+        on_submit={"a": leave(exit_code=0)},
+        refuse=["", "sbatch: Invalid account or account/partition combination specified"],
+    )
+    run, _, _ = begin(tmp_path, cluster, Case("a", ""))
+    outcome = run.wait("a")
+    assert (outcome.failure, outcome.excluded, len(cluster.requests)) == ("queue", ("n1", "n2"), 1)
+    assert "no others" not in outcome.message
+
+
 def test_where_there_are_no_other_nodes_a_further_run_takes_the_same_and_says_so(tmp_path):
     cluster = FakeCluster(
         {"a": [[done()], [done()]], "b": [[done()], [Seen("PENDING", "BadConstraints")], [done()]]},

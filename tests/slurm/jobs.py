@@ -17,6 +17,7 @@ FOR_EVER = 1_000_000  # steps
 EPOCHS = "grpo.max_num_epochs=1000000"
 SAVES = ["checkpointing.enabled=true", "checkpointing.save_period=5"]
 LOST_STEPS = 60
+PREEMPTED_STEPS = 40
 SLOW_SECONDS = 0.06
 TWINS = [case.id for case in MATRIX.cases.values() if case.family == "tiny_cluster"]
 QUICK_TWINS = ["tiny-70b-dtensor", "tiny-70b-megatron"]  # both backends, two and four nodes
@@ -101,6 +102,12 @@ def spare() -> dict[str, object]:
     return {"slurm": MATRIX.partition("cpu-local").slurm.model_copy(update={"partition": "spare"})}
 
 
+def two_nodes(name: str, *, more: list[str], **changes):
+    """A rank on each of two nodes, and an engine that starts at once."""
+    quick = ["policy.generation.backend=hf", "cluster.cpu_ranks=2"]
+    return matrix_job(name, "tiny-70b-dtensor", parallel=Parallel(tensor=2), more=[*more, *quick], **changes)
+
+
 def twin(name: str) -> Callable[[Path], tuple[object, Case]]:
     return lambda _: matrix_job(name, name)
 
@@ -112,14 +119,12 @@ JOBS: dict[str, Callable[[Path], tuple[object, Case]]] = {
     "limit": lambda _: matrix_job(
         "limit", steps=FOR_EVER, more=[EPOCHS, late(0.02)], time_limit="00:01:00", partition=spare()
     ),
+    "preempted": lambda _: matrix_job(
+        "preempted", steps=PREEMPTED_STEPS, more=[*SAVES, late(0.001)], partition=spare()
+    ),
     "tiny-70b-dtensor": twin("tiny-70b-dtensor"),
-    "killed": lambda folder: matrix_job(
-        "killed",
-        "tiny-70b-dtensor",
-        steps=FOR_EVER,
-        parallel=Parallel(tensor=2),
-        partition=faulty(folder, "ray"),
-        more=[EPOCHS, late(0.02), "policy.generation.backend=hf", "cluster.cpu_ranks=2"],
+    "killed": lambda folder: two_nodes(
+        "killed", steps=FOR_EVER, partition=faulty(folder, "ray"), more=[EPOCHS, late(0.02)]
     ),
     "slow-node": lambda folder: matrix_job("slow-node", partition=faulty(folder, "canary")),
     "paced": lambda _: paced("paced", 0.0),
@@ -128,6 +133,11 @@ JOBS: dict[str, Callable[[Path], tuple[object, Case]]] = {
     "crash": lambda _: matrix_job("crash", more=["data.default.prompt_file=nowhere.txt"]),
     "memory": lambda _: matrix_job("memory", options=["--mem=60M"]),
     "cancelled": lambda _: matrix_job("cancelled", steps=FOR_EVER, more=[EPOCHS, late(0.02)]),
+    "cancelled-saved": lambda _: matrix_job("cancelled-saved", steps=FOR_EVER, more=[EPOCHS, *SAVES]),
+    "cancelled-nodes": lambda _: two_nodes("cancelled-nodes", steps=FOR_EVER, more=[EPOCHS, late(0.02)]),
+    "preempted-nodes": lambda _: two_nodes(
+        "preempted-nodes", steps=PREEMPTED_STEPS, more=[*SAVES, late(0.001)], partition=spare()
+    ),
     "nowhere": lambda _: matrix_job("nowhere", partition=with_python(Path("/nowhere"))),
     "impossible": lambda _: matrix_job("impossible", options=["--mem=900G"]),
     "hidden": lambda _: shell("hidden", "false; true"),
@@ -165,6 +175,13 @@ def lose_node(cluster: Cluster, job: Job) -> str:
     return job.seen.nodes
 
 
+def preempt(_: Cluster, job: Job) -> str:
+    """By a job that is worth more."""
+    urgent = ["--partition=urgent", f"--nodelist={job.seen.nodes}", "--exclusive", "--output=/dev/null"]
+    subprocess.run(["sbatch", *urgent, "--wrap=sleep 2"], check=True, timeout=60)
+    return job.job_id
+
+
 def cancel(_: Cluster, job: Job) -> str:
     subprocess.run(["scancel", job.job_id], check=True, timeout=60)
     return job.job_id
@@ -193,4 +210,8 @@ ACTIONS = {
     "lost": Action(has_two_checkpoints, lose_node),
     "killed": Action(has_steps, kill_worker),
     "cancelled": Action(has_steps, cancel),
+    "cancelled-saved": Action(has_steps, cancel),
+    "cancelled-nodes": Action(has_steps, cancel),
+    "preempted": Action(has_two_checkpoints, preempt),
+    "preempted-nodes": Action(has_two_checkpoints, preempt),
 }

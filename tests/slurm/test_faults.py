@@ -12,11 +12,12 @@ import pytest
 import yaml
 from slurm_pytest_plugin import Limits
 
+from grpo.errors import EXIT_REQUEUE
 from grpo.matrix.schema import Reference
 from grpo.matrix.slurm.cases import verdict_of
 from grpo.telemetry.reader import read_run
 from tests.slurm.conftest import MATRIX, PARTITION, Cluster, matrix_job, submit
-from tests.slurm.jobs import LOST_STEPS, REQUEUES, SLOW_SECONDS, shell
+from tests.slurm.jobs import LOST_STEPS, PREEMPTED_STEPS, REQUEUES, SLOW_SECONDS, shell
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -40,6 +41,23 @@ def test_a_cancelled_job_does_not_pass_and_leaves_no_scratch(jobs):
     outcome, verdict = jobs.end("cancelled")
     assert (verdict.outcome, verdict.failure, outcome.state) == ("fail", "unknown", "CANCELLED")
     assert not scratch_of(jobs.done["cancelled"])
+
+
+@pytest.mark.jobs("cancelled-saved")
+def test_a_cancelled_job_that_saved_does_not_come_back(jobs):
+    outcome, verdict = jobs.end("cancelled-saved")
+    assert (verdict.outcome, verdict.failure, outcome.state) == ("fail", "unknown", "CANCELLED")
+    assert (outcome.restarts, len(outcome.jobs)) == (0, 1)
+    assert outcome.result.exit_code in {EXIT_REQUEUE, 137}, outcome.tail()  # on a busy machine it is not done in time
+
+
+@pytest.mark.nightly
+@pytest.mark.jobs("cancelled-nodes")
+def test_a_cancelled_job_of_several_nodes_leaves_no_scratch_on_any(jobs):
+    outcome, verdict = jobs.end("cancelled-nodes")
+    assert (verdict.outcome, verdict.failure, outcome.state) == ("fail", "unknown", "CANCELLED")
+    assert processes_of(jobs.done["cancelled-nodes"]) == []
+    assert not scratch_of(jobs.done["cancelled-nodes"])
 
 
 @pytest.mark.jobs("nowhere")
@@ -158,7 +176,7 @@ def test_nodes_that_do_not_join_or_come_late_and_a_worker_that_is_killed(jobs):
     assert (verdict.outcome, verdict.failure) == ("fail", "crash"), verdict.sentence
     job_id, workers = jobs.done["killed"]
     assert processes_of(job_id) == []
-    assert workers == [2, 1]  # the engine is beside the first rank
+    assert sorted(workers) == [1, 2]  # the engine is beside the first rank, wherever that is
     assert "rank" in outcome.tail(60)
     assert not scratch_of(job_id)
 
@@ -199,6 +217,33 @@ def scratch_of(job_id):
 def test_a_job_beyond_its_time_limit(jobs):
     outcome, verdict = jobs.end("limit")
     assert (verdict.outcome, verdict.failure, outcome.state) == ("fail", "timeout", "TIMEOUT")
+
+
+@pytest.mark.jobs("preempted")
+def test_a_run_that_is_pre_empted_saves_and_goes_on_from_there(jobs):
+    run = preempted(jobs, "preempted")
+    assert run.manifest.resumes[0].step not in {0, *range(5, PREEMPTED_STEPS, 5)}  # where it was told, not at a period
+    assert [event["step"] for event in run.events if event["kind"] == "stop_requested"] == [
+        run.manifest.resumes[0].step
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.jobs("preempted-nodes")
+def test_a_run_whose_ray_is_ended_by_a_pre_emption_goes_on_from_its_last_checkpoint(jobs):
+    run = preempted(jobs, "preempted-nodes")
+    assert run.manifest.resumes[0].step in range(5, PREEMPTED_STEPS, 5)
+
+
+def preempted(jobs, name):
+    outcome, verdict = jobs.end(name)
+    assert verdict.outcome == "pass", (verdict.sentence, outcome.sentence, outcome.tail(40))
+    assert outcome.jobs == (jobs.done[name],)  # Slurm has requeued it
+    run = read_run(outcome.folder / "run")
+    assert len(run.manifest.resumes) == 1
+    assert run.steps == list(range(1, PREEMPTED_STEPS + 1))
+    assert not scratch_of(outcome.jobs[0])
+    return run
 
 
 @pytest.mark.jobs("lost")
@@ -242,7 +287,6 @@ def test_the_jobs_outlive_their_controller_and_the_one_who_waits(request, cluste
     assert second.wait("stays").passed
 
 
-@pytest.mark.nightly
 def test_with_accounting_the_hours_of_all_runs_are_known(tmp_path, monkeypatch):
     from slurm_pytest_plugin import SlurmClient
 

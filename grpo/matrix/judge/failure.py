@@ -54,12 +54,13 @@ def classify(job: JobOutcome) -> FailureClass | None:
 
 
 def _by_exit_code(job: JobOutcome) -> FailureClass:
+    if job.stopped_by is not None:
+        # Whatever it ended with: it was told to stop, during its set-up perhaps, had no checkpoint to go on from,
+        # or was killed since it took too long.
+        return "timeout" if job.stopped_by == "USR1" else "preempted"
     if job.exit_code is None or job.exit_code == 0:
         return "infra" if job.stage == "setup" else "unknown"
     if job.exit_code == _SIGKILL:
         # The kernel's out-of-memory killer leaves nothing else, and a scheduler's kill has a state of its own.
         return "out_of_memory"
-    if job.stopped_by is not None or job.exit_code == EXIT_REQUEUE:
-        # A trainer that was told to stop and has no checkpoint to go on from ends with 1.
-        return "timeout" if job.stopped_by == "USR1" else "preempted"
-    return "crash"
+    return "preempted" if job.exit_code == EXIT_REQUEUE else "crash"

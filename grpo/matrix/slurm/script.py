@@ -20,6 +20,7 @@ from grpo.matrix.slurm.node import HEAD_SECONDS
 
 NOTICE_SECONDS = 120  # before the time limit, for a last checkpoint
 JOIN_SECONDS = 300  # for all nodes to join Ray
+KILL_SECONDS = {"slurm": 30, "local": 10}  # from SIGTERM to SIGKILL: Slurm's default, and that of a job on this machine
 MAX_RESTARTS = 3  # of a job that saved
 RUN = "run"  # the run directory, in the job's folder
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -96,6 +97,7 @@ def render_body(
         token=case.trains and config.cluster.launcher == "ray",
         head_seconds=int(HEAD_SECONDS) + 30,
         join_seconds=JOIN_SECONDS,
+        kill_seconds=KILL_SECONDS[executor],
         max_restarts=restarts_of(config),
         requeue_exit_code=EXIT_REQUEUE,
         trains=case.trains,

