@@ -66,6 +66,7 @@ class Round:
     quiet_step: float
     next_step: float  # the first after a save in the background has begun
     write: float | None  # of the files, beside training
+    second_step: float | None = None  # after `next_step`
     disk: float | None = None  # files of the same sizes, written 16 MiB at a time, all at once, and forced to the disk
     sync_save: float | None = None
 
@@ -170,7 +171,9 @@ def markdown(measured: Sequence[Round], found: dict[str, Spread], facts: dict[st
         if values:
             lines.append(row(what, values))
     quiet, busy = (Spread.of([getattr(each, name) for each in measured]) for name in ("quiet_step", "next_step"))
-    lines += ["", f"A quiet step takes {quiet.median:.3f} s, the next one after staging {busy.median:.3f} s."]
+    text = f"A quiet step takes {quiet.median:.3f} s, the next one after staging {busy.median:.3f} s"
+    second = [each.second_step for each in measured if each.second_step is not None]
+    lines += ["", text + (f", the one after it {Spread.of(second).median:.3f} s." if second else ".")]
     return "\n".join(lines) + "\n"
 
 
@@ -186,6 +189,7 @@ class _Bench:
         for _ in range(2):
             policy.train(batch)
         self.size = policy.ranks.stage(copy=False).bytes
+        self._sizes: list[int] | None = None  # of the files of a checkpoint, once one was written
         self._copy = _Copy(self.size // layout.ranks) if layout.device == "cpu" else None
 
     def first_staging(self) -> str:
@@ -206,25 +210,30 @@ class _Bench:
         self._step()
         staging = _timed(lambda: self._beside.stage({}, {}))
         self._beside.write(1, {})
-        next_step = self._step()
-        write = None
+        next_step, second_step, write = self._step(), self._step(), None
         if finish:
             (report,) = self._beside.wait()
             write = report.saved.write_seconds
             shutil.rmtree(self._place / "beside")
         gc.collect()
         after = self._step() if finish else before
-        return Round(self.size, copy, staging, (before + after) / 2, next_step, write, disk, sync_save)
+        return Round(self.size, copy, staging, (before + after) / 2, next_step, write, second_step, disk, sync_save)
 
     def _saved_at_once(self) -> tuple[float, float]:
+        """The disk is measured before it, where the sizes are known, and after it: new blocks may be slower."""
         folder = self._place / "at once"
         self._at_once.stage({}, {})
+        before = None if self._sizes is None else self._disk(self._sizes)
         sync_save = _timed(lambda: self._at_once.write(1, {}))
-        sizes = [path.stat().st_size for path in folder.glob("*/*.safetensors")]
+        self._sizes = [path.stat().st_size for path in folder.glob("*/*.safetensors")]
         shutil.rmtree(folder)
-        disk = _timed(lambda: _write_plainly(self._place / "plain", sizes))
+        after = self._disk(self._sizes)
+        return after if before is None else (before + after) / 2, sync_save
+
+    def _disk(self, sizes: Sequence[int]) -> float:
+        seconds = _timed(lambda: _write_plainly(self._place / "plain", sizes))
         shutil.rmtree(self._place / "plain")
-        return disk, sync_save
+        return seconds
 
     def _step(self) -> float:
         return _timed(lambda: self.policy.train(self._batch))

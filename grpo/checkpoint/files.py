@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHUNK_BYTES = 16 * 2**20  # large enough that handing a piece to the hashing thread costs nothing
-_CHUNK_BYTES_ALONE = 4 * 2**20  # small enough to be in the cache from its hash to its write
+_CHUNK_BYTES_ALONE = 64 * 2**20  # between two pieces the interpreter's lock is taken from a thread that trains
 _HASH_INLINE_BELOW = 2**17
 _UNHASHED_CHUNKS = 64
 _FLUSHED_BYTES = 2**27  # written before the disk is set to work on them
