@@ -7,7 +7,8 @@ from grpo.checkpoint import files
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_file_is_hashed_while_it_is_written(tmp_path, alone):
+def test_a_file_is_hashed_while_it_is_written(tmp_path, monkeypatch, alone):
+    monkeypatch.setattr(files, "_CHUNK_BYTES_ALONE", 2**20)
     pieces = [b"", b"a", bytes(3 * 2**20), b"b" * (files.CHUNK_BYTES + 1)]
     written = files.write_file(tmp_path / "f", pieces, alone=alone)
     content = (tmp_path / "f").read_bytes()
