@@ -237,10 +237,17 @@ def cluster(session: nox.Session) -> None:
     """One case of the matrix as a job, judged: `-- 70b-megatron --partition mine`. On Slurm, or here if it fits.
 
     `--dry-run` writes its script and says what it may cost; `--from-run DIR` judges what an earlier run left.
+    `-- twins` runs the twins of all of the cluster's cases on this machine, one after the other (half an hour).
     """
     if not session.posargs or session.posargs[0].startswith("-"):
         session.error("which case? nox -s cluster -- CASE [--partition P] [--dry-run]; nox -s matrix lists them")
     case, *options = session.posargs
+    if case == "twins":
+        twins = re.findall(r"^  (tiny-\S+):$", (ROOT / "matrices" / "tiny_cluster.yaml").read_text(), re.MULTILINE)
+        cases = [part for twin in twins for part in ("--case", twin)]
+        here = ("--executor", "local", "--max-jobs", "1", "--poll", "1", f"--junitxml={JUNIT / 'twins'}.xml")
+        run_in(session, "cpu", "pytest", *here, *cases, *options, "tests/cluster", env=ONE_THREAD)
+        return
     runs_nothing = any(option.startswith(("--dry-run", "--from-run")) for option in options)
     stack = "core" if runs_nothing else "cpu" if case.startswith("tiny-") else "cuda"
     run_in(session, stack, "pytest", "--case", case, *options, "tests/cluster")

@@ -33,6 +33,12 @@ class Gate:
         """Say that everything is loaded, and with which versions."""
         self._send({"versions": {name: version(name) for name in packages}})
 
+    def wait(self) -> None:
+        """Until the other end has room for what comes. Raises SystemExit when nobody is there any more."""
+        self._send({"waiting": True})
+        if not self._channel.readline():
+            raise SystemExit(0)
+
     def add(self, part: str, seconds: float) -> None:
         """Seconds of a part of the present step."""
         self._parts[part] += seconds

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from benchmarks.gate import Gate
 from grpo.checkpoint.signals import StopRequest
 from grpo.config import load_config
@@ -31,7 +33,7 @@ class GatedTimer(PhaseTimer):
     """Waits before each step until it may be taken, and tells its times."""
 
     def __init__(self, gate: Gate) -> None:
-        super().__init__()
+        super().__init__(synchronise=torch.cuda.synchronize if torch.cuda.is_available() else None)
         self._gate = gate
 
     @contextmanager

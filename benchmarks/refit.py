@@ -89,7 +89,7 @@ def started_run(config: Config) -> Iterator[Running]:
     start = make_streaming_generator if config.grpo.async_grpo.enabled else make_generator
     with ExitStack() as stack:
         rooms = stack.enter_context(reserved_for(config))
-        engine = start(config, path, None if rooms is None else rooms.engines)
+        engine = start(config, path, None if rooms is None else rooms.engines, weights_from="refit")
         stack.callback(engine.shutdown)
         plan = plan_of(config)
         sleep_until_needed(plan, engine)

@@ -47,12 +47,14 @@ class Side:
         """Raises SideError if it ends, or takes too long."""
         self.versions = self._receive(START_S)["versions"]
 
+    def go_on(self) -> None:
+        """Let it load what it waits with. Raises SideError if it ends, or takes too long to wait."""
+        self._receive(START_S)
+        self._send({"go_on": True})
+
     def run(self, steps: int) -> Block:
         """Let it take that many steps. Raises SideError if it ends, or takes too long."""
-        try:
-            self._socket.sendall(json.dumps({"steps": steps}).encode() + b"\n")
-        except ConnectionError as error:
-            raise self._failed("has ended") from error
+        self._send({"steps": steps})
         answer = self._receive(ANSWER_S)
         self.facts = answer["facts"]
         return Block(answer["seconds"], answer["parts"])
@@ -72,6 +74,12 @@ class Side:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _send(self, message: Mapping[str, object]) -> None:
+        try:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except ConnectionError as error:
+            raise self._failed("has ended") from error
 
     def _receive(self, seconds: float) -> Any:
         self._socket.settimeout(seconds)

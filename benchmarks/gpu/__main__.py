@@ -47,6 +47,9 @@ PARTS = (
     Part("limits", "what the GPU does at best", 15, 40),
     Part("dtensor-8b-2gpu", "the PyTorch worker against a bare FSDP2 loop, 8B over two GPUs", 40, 145, gpus=2),
     Part("megatron-8b-2gpu", "the Megatron-Core worker against a bare loop, 8B over two GPUs", 40, 145, gpus=2),
+    Part("megatron-8b-paired", "the Megatron-Core worker against a bare loop on eight layers of 8B", 45, 130),
+    Part("dtensor-8b-8gpu", "the PyTorch worker against a bare FSDP2 loop, 8B over eight GPUs", 40, 145, gpus=8),
+    Part("megatron-8b-8gpu", "the Megatron-Core worker against a bare loop, 8B over eight GPUs", 40, 145, gpus=8),
 )
 CLOSING_S = 15.0  # of a part's time, for what follows the last round
 
@@ -169,9 +172,10 @@ def measured(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
         yield from parts.paired(parts.dtensor_side(), size.small, size, deadline)
     elif name == "dtensor-8b":
         yield from parts.alone(parts.dtensor_side(), size, deadline)
-    elif name == "dtensor-8b-paired":
-        large = size.large.with_layers(size.paired_layers)
-        yield from parts.paired(parts.dtensor_side(), large, size, deadline, caps=size.caps[:1])
+    elif name.endswith("-8b-paired"):
+        side = parts.dtensor_side() if name.startswith("dtensor") else parts.megatron_side()
+        large = size.large.with_layers(parts.paired_layers(size))
+        yield from parts.paired(side, large, size, deadline, caps=size.caps[:1])
     elif name == "megatron-1b":
         yield from parts.paired(parts.megatron_side(), size.small, size, deadline)
     elif name == "step":

@@ -31,6 +31,7 @@ from grpo.workers.protocol import Policy
 Record = dict[str, Any]
 LARGEST_SHARE = 0.93  # of a GPU's memory that a plan may fill: the allocator leaves holes
 PROFILED_PACKS = 4
+ROOM_FOR_PAIRS = 100 << 30  # bytes of a GPU below which two states of all layers of a pair do not fit
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,12 @@ def megatron_side() -> Side:
         return BareMegatron(ModelShape.of(shape.config()), parameters(ours), size.dtype, device)
 
     return Side("megatron", make, bare, parameters)
+
+
+def paired_layers(size: Size) -> int:
+    """Of the large shape, for two loops on this GPU: half as many on one of 80 GB."""
+    small = size.device == "cuda" and torch.cuda.get_device_properties(0).total_memory < ROOM_FOR_PAIRS
+    return size.paired_layers // 2 if small else size.paired_layers
 
 
 def paired(side: Side, shape: Shape, size: Size, deadline: float, *, caps: tuple[int, ...] = ()) -> Iterator[Record]:

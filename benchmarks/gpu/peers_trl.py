@@ -62,14 +62,16 @@ def main() -> None:
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--output-directory", required=True)
+    parser.add_argument("--memory", type=float, required=True, help="share of the GPU for vLLM")
     options = parser.parse_args()
     gate = Gate(options.channel)
+    gate.wait()
     held = HeldOnGpu(gate, PROMPTS * COMPLETIONS)
     held.trainer = TimedTrainer(
         gate,
         model=AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32),
         reward_funcs=reward,
-        args=settings(options.output_directory),
+        args=settings(options.output_directory, options.memory),
         train_dataset=Dataset.from_dict({"prompt": prompts()}),
         processing_class=AutoTokenizer.from_pretrained(options.model),
         callbacks=[held],
@@ -78,13 +80,13 @@ def main() -> None:
     held.trainer.train()
 
 
-def settings(output_directory: str) -> GRPOConfig:
+def settings(output_directory: str, memory: float) -> GRPOConfig:
     return GRPOConfig(
         output_dir=output_directory, max_steps=1_000_000, per_device_train_batch_size=MICRO_BATCH,
         gradient_accumulation_steps=PROMPTS * COMPLETIONS // MICRO_BATCH, num_generations=COMPLETIONS,
         max_completion_length=TOKENS, learning_rate=1e-6, beta=0.0, temperature=1.0, loss_type="grpo",
         logging_steps=1, report_to=[], save_strategy="no", bf16=True, gradient_checkpointing=False, seed=0,
-        disable_tqdm=True, use_vllm=True, vllm_mode="colocate", vllm_gpu_memory_utilization=0.35,
+        disable_tqdm=True, use_vllm=True, vllm_mode="colocate", vllm_gpu_memory_utilization=memory,
         vllm_importance_sampling_correction=True, generation_kwargs={"min_tokens": TOKENS, "ignore_eos": True},
     )  # fmt: skip
 

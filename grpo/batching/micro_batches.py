@@ -28,17 +28,12 @@ class Dynamic:
 class Packed:
     """Sequences laid end to end, at most `max_tokens` in sum; the row is padded to a multiple of `round_to`.
 
-    The padding stays under the cap too, unless a single sequence leaves it no room.
+    The padding stays under the cap too, but for a sequence that alone leaves it no room.
     """
 
     max_tokens: int
     algorithm: PackingAlgorithm = "modified_first_fit_decreasing"
     round_to: int = 1
-
-    def capacity(self, longest: int) -> int:
-        """Tokens that a row may hold."""
-        rounded = self.max_tokens - self.max_tokens % self.round_to
-        return rounded if longest <= rounded else self.max_tokens
 
 
 Planning = Static | Dynamic | Packed
@@ -69,7 +64,7 @@ def plan_micro_batches(lengths: Sequence[int], planning: Planning, *, min_count:
     elif isinstance(planning, Dynamic):
         groups = _dynamic_groups(lengths, planning)
     else:
-        groups = pack(lengths, planning.capacity(max(lengths)), planning.algorithm)
+        groups = _packed_groups(lengths, planning)
     _split_until(groups, lengths, min_count)
     return [_micro_batch(rows, lengths, planning) for rows in groups]
 
@@ -100,6 +95,16 @@ def _dynamic_groups(lengths: Sequence[int], planning: Dynamic) -> list[list[int]
             groups.append([row])
             width = rounded
     return groups
+
+
+def _packed_groups(lengths: Sequence[int], planning: Packed) -> list[list[int]]:
+    room = planning.max_tokens - planning.max_tokens % planning.round_to
+    if max(lengths) > planning.max_tokens:
+        return pack(lengths, planning.max_tokens, planning.algorithm)  # which names it
+    alone = [[row] for row, length in enumerate(lengths) if length > room]
+    others = [row for row, length in enumerate(lengths) if length <= room]
+    packed = pack([lengths[row] for row in others], room, planning.algorithm)
+    return alone + [[others[item] for item in each] for each in packed]
 
 
 def _split_until(groups: list[list[int]], lengths: Sequence[int], count: int) -> None:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from grpo.config.schema import Config, HubDataset
 from grpo.errors import DataError, GrpoError, ModelError
 from grpo.hub.store import Contents, local_folder, stored_folder
+from grpo.models.public import public_shape
 from grpo.models.shipped import shipped_names
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -41,8 +42,21 @@ def plan_fetch(config: Config) -> list[Item]:
 
 
 def missing_items(config: Config) -> list[Item]:
-    """The part of `plan_fetch` that is not stored."""
-    return [item for item in plan_fetch(config) if stored_folder(item.contents, item.name, item.revision) is None]
+    """The part of `plan_fetch` that is not stored, and that a run needs."""
+    return [
+        item
+        for item in plan_fetch(config)
+        if stored_folder(item.contents, item.name, item.revision) is None and not _dimensions_do(item, config)
+    ]
+
+
+def _dimensions_do(item: Item, config: Config) -> bool:
+    """Whether a public model's dimensions, which ship, are all that is wanted: no weights, and no tokenizer."""
+    policy = config.policy
+    of_another = policy.tokenizer.name not in (None, policy.model_name)
+    return (
+        item.key == "policy.model_name" and policy.random_weights and of_another and public_shape(item.name) is not None
+    )
 
 
 def require_stored(config: Config, recipe: str, overrides: Sequence[str] = ()) -> None:

@@ -85,7 +85,7 @@ def random_weights(folder: Path, seed: int) -> Iterator[tuple[str, Reader]]:
     """
     model, draws = _record(folder)
     names = {_storage(each): name for name, each in model.named_parameters()}
-    following: dict[int, _Draw | None] = {}
+    following: dict[int, Draw | None] = {}
     successors = []
     for draw in reversed(draws):
         successors.append(following.get(_storage(draw.target)))
@@ -108,20 +108,24 @@ def random_weights(folder: Path, seed: int) -> Iterator[tuple[str, Reader]]:
             yield name, each.detach().__getitem__
 
 
-class _Draw:
+class Draw:
     """One operation that wrote into a parameter."""
 
     def __init__(self, function: Any, target: Tensor, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        self.target = target
-        self._function, self._arguments, self._keywords = function, arguments, keywords
+        self.target, self.function = target, function
+        self._arguments, self._keywords = arguments, keywords
 
     @property
     def size_of_whole(self) -> int:
         return self.target.untyped_storage().nbytes() // self.target.element_size()
 
-    def apply(self, whole: Tensor) -> None:
+    def apply(self, whole: Tensor, generator: torch.Generator | None = None) -> None:
+        """Do it again in `whole`, the flat tensor of all of the parameter; None: with the global generator."""
         view = whole.as_strided(self.target.size(), self.target.stride(), self.target.storage_offset())
-        self._function(view, *self._arguments, **self._keywords)
+        keywords = self._keywords
+        if generator is not None and any(each.name == "generator" for each in self.function._schema.arguments):  # noqa: SLF001
+            keywords = {**keywords, "generator": generator}
+        self.function(view, *self._arguments, **keywords)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -129,18 +133,25 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.draws: list[_Draw] = []
+        self.draws: list[Draw] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten.empty.memory_format:
             kwargs = {**kwargs, "device": torch.device("meta")}
         elif func._schema.is_mutable and isinstance(args[0], Tensor) and args[0].is_meta:  # noqa: SLF001
-            self.draws.append(_Draw(func, args[0].detach(), args[1:], kwargs))
+            self.draws.append(Draw(func, args[0].detach(), args[1:], kwargs))
         return func(*args, **kwargs)
 
 
-def _record(folder: Path) -> tuple[nn.Module, list[_Draw]]:
+def recorded_draws(folder: Path) -> tuple[nn.Module, list[tuple[str, Draw]]]:
+    """A model without values, and what its construction writes into its parameters, in order."""
+    model, draws = _record(folder)
+    names = {_storage(each): name for name, each in model.named_parameters()}
+    return model, [(names[_storage(draw.target)], draw) for draw in draws if _storage(draw.target) in names]
+
+
+def _record(folder: Path) -> tuple[nn.Module, list[Draw]]:
     config = load_model_config(folder)
     with torch.random.fork_rng(devices=[]), _Recorder() as recorder:
         model = _models.from_config(config, dtype=torch.float32)

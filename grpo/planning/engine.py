@@ -11,10 +11,9 @@ from grpo.config.layout import layout
 from grpo.planning.parallel import bus_bandwidth
 from grpo.planning.parameters import tensor_elements
 from grpo.planning.setting import FLOAT32, Setting
+from grpo.workers.generation.vllm_arguments import sequences_at_once
 
-# vLLM 0.25-0.32, EngineArgs, for the LLM class on GPUs of 70 GiB and more (an A100 apart).
-DEFAULT_MAX_NUM_SEQS = 1024
-BATCHED_TOKENS = 16384
+BATCHED_TOKENS = 16384  # vLLM 0.25-0.32, EngineArgs, for the LLM class on GPUs of 70 GiB and more (an A100 apart)
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ def engine_memory(setting: Setting) -> EngineMemory:
     d, options = setting.model.dimensions, setting.config.policy.generation.vllm_cfg
     tensor, c = setting.engine_tensor, setting.compute_bytes
     weights = c * tensor_elements(setting.model, tensor)
-    sequences = options.max_num_seqs or DEFAULT_MAX_NUM_SEQS
+    sequences = sequences_at_once(setting.config)
     prefill = BATCHED_TOKENS * c * (3 * d.intermediate / tensor + 4 * d.hidden)
     workspace = prefill + 2 * FLOAT32 * sequences * d.vocab
     partition = setting.partition

@@ -31,7 +31,8 @@ class Partition:
     memory_bytes: Figure  # what processes can allocate on one GPU
     process_bytes: Figure  # taken on a GPU by a process before its first tensor
     peak_flops: Figure  # datasheet, dense: the denominator of MFU
-    matmul_flops: Figure  # what large products reach
+    matmul_flops: Figure  # what a model's products reach
+    attention_flops: Figure  # what packed causal attention reaches, its masked half not counted
     memory_bandwidth: Figure  # bytes read and written
     host_copy: Figure  # pinned, one direction
     host_memory_bandwidth: Figure  # of a node

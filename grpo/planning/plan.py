@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from grpo.config.schema import Config
+from grpo.data.lengths import EXPONENTIAL
 from grpo.errors import ConfigError
 from grpo.models.flops import Flops, forward_flops, recompute_flops, training_flops
 from grpo.planning.collectives import (
@@ -17,7 +18,6 @@ from grpo.planning.collectives import (
     update_collectives,
 )
 from grpo.planning.engine import EngineMemory, Generation, engine_memory, generation, kv_bytes_per_token
-from grpo.planning.lengths import EXPONENTIAL
 from grpo.planning.memory import PhaseMemory, phase_memory, stage_activations
 from grpo.planning.parallel import check_divides, training_parallel
 from grpo.planning.parameters import Model

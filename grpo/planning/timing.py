@@ -68,6 +68,7 @@ class Pass:
     """Seconds of one rank for one direction of a pass over all its micro-batches."""
 
     products: float
+    attention: float
     traffic: float
 
 
@@ -84,18 +85,25 @@ def rank_flops(setting: Setting, work: RankWork) -> Flops:
 
 def _forward(setting: Setting, work: RankWork) -> Pass:
     flops, layers, (logits, _) = _work(setting, work)
-    return Pass(flops.total / setting.partition.matmul_flops.value, (layers + logits) / _memory(setting))
+    return _pass(setting, flops.layers + flops.head, flops.attention, layers + logits)
 
 
 def _backward(setting: Setting, work: RankWork) -> Pass:
     flops, layers, (_, logits) = _work(setting, work)
     several_chunks = work.predicted_tokens > work.micro_batches * chunk_tokens(setting)
-    operations = 2 * flops.total + (flops.head if several_chunks else 0.0)
-    moved = 2 * layers + logits
+    operations = 2 * (flops.layers + flops.head) + (flops.head if several_chunks else 0.0)
+    attention, moved = 2 * flops.attention, 2 * layers + logits
     if setting.parallel.recompute:
-        operations += flops.layers + flops.attention
+        operations += flops.layers
+        attention += flops.attention
         moved += layers
-    return Pass(operations / setting.partition.matmul_flops.value, moved / _memory(setting))
+    return _pass(setting, operations, attention, moved)
+
+
+def _pass(setting: Setting, products: float, attention: float, moved: float) -> Pass:
+    """From FLOPs of products and of attention, and other kernels' bytes."""
+    rates = setting.partition
+    return Pass(products / rates.matmul_flops.value, attention / rates.attention_flops.value, moved / _memory(setting))
 
 
 def _work(setting: Setting, work: RankWork) -> tuple[Flops, float, tuple[float, float]]:
@@ -117,6 +125,7 @@ def _direction(compute: Pass, collectives: Sequence[Collective], host_s: float, 
     """Parts of one direction: FSDP's collectives and offloading's copies run beside the computation, others do not."""
     parts = [
         Part(f"{label}: matrix products", compute.products, "compute"),
+        Part(f"{label}: attention", compute.attention, "compute"),
         Part(f"{label}: other kernels", compute.traffic, "memory bandwidth"),
     ]
     parts += [

@@ -4,12 +4,11 @@
 token and layer, forward. A backward pass is counted as twice that: each of these kernels reads its gradient and an
 operand more.
 
-- RMSNorm, twice: (28 + 4c) h in transformers (to float32, square, mean, scale, back, weight), 2c h in Megatron's one
-  kernel; as much for the heads where they are normalised
+- RMSNorm, twice, one kernel: 2c h; as much for the heads where they are normalised
 - residual, twice: 3c h
-- rotary embedding: 10c (q + k)
+- rotary embedding, one kernel: 2c (q + k)
 - attention: c (2q + 2k)
-- SwiGLU: 5c f
+- SwiGLU, one kernel: 3c f
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ OPTIMIZER_BYTES = 4 * 4 + 3 * 4 + 4
 def layer_traffic(dimensions: Dimensions, parallel: Parallel, compute_bytes: int) -> float:
     """Bytes per token of one layer's forward pass on one rank."""
     d, c, share, tensor = dimensions, compute_bytes, parallel.sequence_share, parallel.tensor
-    norm = 2 * c if parallel.backend == "megatron" else 7 * FLOAT32 + 4 * c
+    norm = 2 * c
     rotated = (d.query_width + d.kv_width) / tensor
-    heads = rotated * (10 * c + (norm if d.norms_heads else 0))
+    heads = rotated * (2 * c + (norm if d.norms_heads else 0))
     attention = c * (2 * d.query_width + 2 * d.kv_width) / tensor
-    return 2 * (norm + 3 * c) * d.hidden / share + heads + attention + 5 * c * d.intermediate / tensor
+    return 2 * (norm + 3 * c) * d.hidden / share + heads + attention + 3 * c * d.intermediate / tensor
 
 
 def logits_traffic(
@@ -39,12 +38,12 @@ def logits_traffic(
 ) -> tuple[float, float]:
     """Bytes of the forward and of the backward pass over `tokens` predicted tokens in `batches` micro-batches.
 
-    A chunk's logits are written in float32, read and written as log-probs. The backward pass makes them again where a
-    micro-batch has several chunks, forms their rounded gradient, which two products read, and adds each chunk's weight
+    A chunk's logits are written in float32 and read once. The backward pass makes them again where a micro-batch has
+    several chunks, reads them, forms their rounded gradient, which two products read, and adds each chunk's weight
     gradient to the sum in float32.
     """
     width = dimensions.vocab / parallel.tensor
-    forward = 3 * FLOAT32 * width * tokens
+    forward = 2 * FLOAT32 * width * tokens
     chunks = batches * ceil(tokens / max(batches, 1) / chunk)
     again = forward if chunks > batches else 0.0
     sums = 2 * FLOAT32 * width * dimensions.hidden * chunks

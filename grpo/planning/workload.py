@@ -11,7 +11,8 @@ from functools import lru_cache
 
 from grpo.batching.micro_batches import Dynamic, Packed, Planning, Static, plan_micro_batches
 from grpo.config.schema import Config
-from grpo.planning.lengths import EXPONENTIAL, completion_lengths
+from grpo.data.lengths import EXPONENTIAL, completion_lengths
+from grpo.errors import ConfigError
 from grpo.rollout.lengths import replayed_lengths
 from grpo.workers.policy.options import needs_reference, planning
 
@@ -90,6 +91,12 @@ def step_lengths(
         return Lengths(prompt_tokens, tuple(min(each, maximum) for each in spread))
     if maximum >= 1 and generation.min_new_tokens >= maximum:
         return Lengths(prompt_tokens, (maximum,) * count)
+    if completion_tokens is not None and not 1 <= completion_tokens <= maximum:
+        raise ConfigError(
+            f"--completion-tokens {completion_tokens:g}: expected 1 to {maximum}, the most that may be generated"
+        )
+    if shape <= 0:
+        raise ConfigError(f"--length-shape {shape:g}: expected a number above 0")
     mean = completion_tokens if completion_tokens is not None else max(1.0, DEFAULT_COMPLETION_SHARE * maximum)
     return Lengths(prompt_tokens, completion_lengths(count, mean=mean, maximum=maximum, shape=shape))
 

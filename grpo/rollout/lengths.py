@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grpo.config.schema import Config
+from grpo.data.lengths import completion_lengths
 from grpo.errors import ConfigError, TelemetryError
-from grpo.planning.lengths import completion_lengths
 from grpo.telemetry.journal import read_journal
 from grpo.telemetry.run_directory import LENGTHS
 

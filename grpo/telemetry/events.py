@@ -6,6 +6,7 @@ EventKind = Literal[
     "started",  # by RunDirectory
     "resumed",  # by RunDirectory: step, discarded_metrics, discarded_samples, earlier_config
     "ended",  # by RunDirectory: state, reason, exit_code, step
+    "parts_started",  # ray_s, engine_s, policy_s
     "checkpoint",  # step, path
     "checkpoint_loaded",  # step, path, backend that saved it, optimizer, random_states_not_taken
     "checkpoint_refused",  # path, reason

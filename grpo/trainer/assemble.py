@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -60,12 +62,18 @@ def assembled(
         torch.set_num_threads(config.cluster.cpu_threads)
     seed_rng(config.grpo.seed)
     with ExitStack() as stack:
+        times = [time.perf_counter()]
         rooms = stack.enter_context(reserved_for(config))
+        times.append(time.perf_counter())
         generator, asynchronous = _generator(prepared, None if rooms is None else rooms.engines)
         stack.callback(generator.shutdown)
         plan = plan_of(config)
         sleep_until_needed(plan, generator)
+        times.append(time.perf_counter())
         policy = stack.enter_context(started_policy(config, None if rooms is None else rooms.policy))
+        times.append(time.perf_counter())
+        ray_s, engine_s, policy_s = (later - earlier for earlier, later in pairwise(times))
+        run.write_event("parts_started", ray_s=ray_s, engine_s=engine_s, policy_s=policy_s)
         scorer = SharedScorer(
             Scorer(rewards, prepared.tokenizer, scaling=config.grpo.reward_scaling, shaping=config.grpo.reward_shaping)
         )
@@ -130,8 +138,8 @@ def _generator(
 ) -> tuple[LocalGenerator | EngineGroup | StreamGroup, StreamingGenerator | None]:
     """The engine, and the same as one that samples while training runs if it does."""
     if not prepared.config.grpo.async_grpo.enabled:
-        return make_generator(prepared.config, prepared.model_path, room), None
-    streaming = make_streaming_generator(prepared.config, prepared.model_path, room)
+        return make_generator(prepared.config, prepared.model_path, room, weights_from="refit"), None
+    streaming = make_streaming_generator(prepared.config, prepared.model_path, room, weights_from="refit")
     return streaming, streaming
 
 

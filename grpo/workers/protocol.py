@@ -37,6 +37,8 @@ class SamplingParams:
 
 
 FinishReason = Literal["stop", "length"]
+# Where an engine's first weights come from: an engine that waits for a refit starts without, and samples only after it.
+WeightsFrom = Literal["folder", "refit"]
 
 
 @dataclass(frozen=True)

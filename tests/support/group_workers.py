@@ -32,7 +32,10 @@ def references() -> int:
 class Ranked:
     """Takes part in a process group if it is given a backend."""
 
+    made = 0  # of them in this process
+
     def __init__(self, backend: str | None = None, timeout_s: float = 60.0, fail_at: int | None = None):
+        Ranked.made += 1
         self.rank = int(os.environ.get("RANK", "0"))
         self._released = threading.Event()
         if self.rank == fail_at:
@@ -53,7 +56,10 @@ class Ranked:
         return references()
 
     def where(self) -> dict[str, str]:
-        return {**os.environ, "pid": str(os.getpid()), "grpo": grpo.__file__}
+        return {
+            **os.environ, "pid": str(os.getpid()), "grpo": grpo.__file__, "python": sys.executable,
+            "made": str(self.made),
+        }  # fmt: skip
 
     def all_reduce(self, value: float) -> float:
         import torch

@@ -24,6 +24,11 @@ COLLECTIVE_SECONDS = 40
 class RankFailedError(Exception):
     """Rank and traceback of the first failure."""
 
+    def __init__(self, message: str, cell: int) -> None:
+        """`cell`: the index of the cell in which it was."""
+        super().__init__(message)
+        self.cell = cell
+
 
 def run_cells(
     function: Callable[[Any], Any], cells: Sequence[Any], *, world: int, preload: Sequence[str], seconds: float
@@ -41,6 +46,23 @@ def run_cells(
             while len(answers[index]) < world:
                 _collect(results, answers, index, world, deadline)
             yield [answers[index][rank] for rank in range(world)]
+
+
+def try_cells(
+    function: Callable[[Any], Any], cells: Sequence[Any], *, world: int, preload: Sequence[str], seconds: float
+) -> Iterator[tuple[Any, list[Any] | RankFailedError]]:
+    """As `run_cells`, but each cell with its answers or the failure that ended its world; the others have another."""
+    rest = list(cells)
+    while rest:
+        done = []
+        try:
+            for answers in run_cells(function, rest, world=world, preload=preload, seconds=seconds):
+                yield rest[len(done)], answers
+                done.append(len(done))
+        except RankFailedError as error:
+            yield rest[error.cell], error
+            done.append(error.cell)  # a rank that fails may have run ahead of answers that are still to come
+        rest = [cell for index, cell in enumerate(rest) if index not in done]
 
 
 @contextmanager
@@ -78,9 +100,9 @@ def _collect(results: Any, answers: list[dict[int, Any]], index: int, world: int
         rank, of_cell, value, error = results.get(timeout=max(0.01, deadline - time.monotonic()))
     except queue.Empty:
         silent = sorted(set(range(world)) - answers[index].keys())
-        raise RankFailedError(f"cell {index}: ranks {silent} of {world} gave no answer in time") from None
+        raise RankFailedError(f"cell {index}: ranks {silent} of {world} gave no answer in time", index) from None
     if error is not None:
-        raise RankFailedError(f"rank {rank} of {world} in cell {of_cell}:\n{error}")
+        raise RankFailedError(f"rank {rank} of {world} in cell {of_cell}:\n{error}", of_cell)
     answers[of_cell][rank] = pickle.loads(value)  # noqa: S301 (of our own process); ranks may run ahead
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from grpo.config.schema import Config
 from grpo.workers.generation.engine_rank import EngineRank
+from grpo.workers.protocol import WeightsFrom
 
 CALL = 3
 
@@ -16,8 +17,8 @@ CALL = 3
 class StuckEngine(EngineRank):
     """At its third call."""
 
-    def __init__(self, config: Config, model_path: Path) -> None:
-        super().__init__(config, model_path)
+    def __init__(self, config: Config, model_path: Path, weights_from: WeightsFrom = "folder") -> None:
+        super().__init__(config, model_path, weights_from)
         self._run = Path(config.logger.log_dir)
         self._calls = 0
 

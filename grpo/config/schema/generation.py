@@ -12,6 +12,10 @@ class VllmCfg(Section):
     gpu_memory_utilization: float = Field(0.6, gt=0, le=1)
     max_model_len: int | None = Field(None, gt=0, description="null: policy.max_total_sequence_length")
     enforce_eager: bool = False
+    torch_compile: bool = Field(
+        True,
+        description="false: CUDA graphs of vLLM's own kernels, for decoding alone; the engine starts sooner",
+    )
     kv_cache_memory_bytes: int | None = Field(
         None, gt=0, description="fixed KV cache size; null: by gpu_memory_utilization"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,11 +30,13 @@ class Counts:
     prompt_tokens: int = 0
     given_up: int = 0
     busy_s: float = 0.0  # of the engine
+    starved_s: float = 0.0  # in which it had nothing to sample
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
             self.samples + other.samples, self.generated_tokens + other.generated_tokens,
             self.prompt_tokens + other.prompt_tokens, self.given_up + other.given_up, self.busy_s + other.busy_s,
+            self.starved_s + other.starved_s,
         )  # fmt: skip
 
 
@@ -133,18 +136,26 @@ class Collector:
         )
 
     def _run(self) -> None:
+        while self._turn():
+            pass
+
+    def _turn(self) -> bool:
+        """Submit what may be started and take what has finished; False at the end, or after a failure."""
         try:
-            while not self._closing:
-                self._submit()
-                if self._buffer.running:
-                    self._receive()
-                else:
-                    with self._changed:
-                        self._changed.wait_for(self._has_work, _IDLE_SECONDS)
+            self._submit()
+            if self._buffer.running:
+                self._receive()
+            else:
+                with self._changed:
+                    began = time.perf_counter()
+                    self._changed.wait_for(self._has_work, _IDLE_SECONDS)
+                    self._counts += Counts(starved_s=time.perf_counter() - began)
         except BaseException as error:  # noqa: BLE001 - raised in the training thread, by `take`
             with self._changed:
                 self._failure, self._heard = error, True
                 self._changed.notify_all()
+            return False
+        return not self._closing
 
     def _has_work(self) -> bool:
         return self._closing or bool(self._buffer.to_start(self._loader.remaining))

@@ -132,6 +132,7 @@ class ReplaySource:
             "rollout/buffer_groups": float(waiting),
             "rollout/running_groups": float(running),
             "rollout/engine_busy_s": counts.busy_s,
+            "rollout/engine_starved_s": counts.starved_s,
             "rollout/overlap": max(0.0, 1.0 - exposed / counts.busy_s) if counts.busy_s else 0.0,
         }
         if self._grpo.use_dynamic_sampling:

@@ -11,11 +11,11 @@ from grpo.errors import GenerationError
 from grpo.placement.resources import EngineTag, Residence, Resource
 from grpo.workers.generation.engine_rank import EngineRank
 from grpo.workers.generation.engine_start import Engines, start_engines
-from grpo.workers.generation.shares import share_out
+from grpo.workers.generation.shares import numbered_anew, share_out
 from grpo.workers.groups.reservation import Room
 from grpo.workers.groups.worker_group import WorkerGroup
 from grpo.workers.offload.engine import EngineResidence
-from grpo.workers.protocol import Completion, SamplingParams
+from grpo.workers.protocol import Completion, SamplingParams, WeightsFrom
 
 
 class EngineGroup:
@@ -32,9 +32,11 @@ class EngineGroup:
         self._sampling = False  # also after a call that an exception of this process has left
 
     @classmethod
-    def start(cls, config: Config, model_path: Path, room: Room | None = None) -> Self:
+    def start(
+        cls, config: Config, model_path: Path, room: Room | None = None, *, weights_from: WeightsFrom = "folder"
+    ) -> Self:
         """Raises as `start_engines`."""
-        return cls(start_engines(EngineRank, config, model_path, room))
+        return cls(start_engines(EngineRank, config, model_path, room, weights_from=weights_from))
 
     @property
     def workers(self) -> WorkerGroup:
@@ -54,7 +56,17 @@ class EngineGroup:
         self._sampling = True
         try:
             answers = self._engines.call_each(
-                "generate", [(prompts, num_completions, sampling, seeds, share) for share in shares]
+                "generate",
+                [
+                    (
+                        [prompts[each] for each in needed],
+                        num_completions,
+                        sampling,
+                        [seeds[each] for each in needed],
+                        own,
+                    )
+                    for needed, own in map(numbered_anew, shares)
+                ],
             )
         except GenerationError:
             self._sampling = False

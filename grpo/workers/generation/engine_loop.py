@@ -15,7 +15,8 @@ from grpo.errors import GenerationError
 from grpo.workers.generation.lockstep import HEARTBEAT_SECONDS, Alone, Seen, Together
 from grpo.workers.protocol import Completion, Finished, GroupRequest, LocalGenerator, SamplingParams
 
-_JOIN_SECONDS = 30.0
+_JOIN_SECONDS = 15.0  # less than a call to end a worker may take
+_DEADLINE_SECONDS = 1800.0
 _ARRIVAL_SECONDS = 60.0  # from the first rank's hearing of something to the others'
 
 
@@ -60,18 +61,28 @@ class _Update:
 class EngineLoop:
     """Owns the engine and its thread. Whoever waits here also hears what ended the thread, with its traceback."""
 
-    def __init__(self, make: Callable[[], SteppedEngine], *, in_flight: bool, together: Together | None = None) -> None:
+    def __init__(
+        self,
+        make: Callable[[], SteppedEngine],
+        *,
+        in_flight: bool,
+        together: Together | None = None,
+        deadline_s: float = _DEADLINE_SECONDS,
+    ) -> None:
         """`make` is called in the thread.
 
         Args:
             make: the engine.
             in_flight: weights do not wait for what is being sampled.
             together: how the ranks of an engine agree; None: it has one.
+            deadline_s: of the start and of an update, which may have to wait for all that is being sampled.
 
         Raises:
+            GenerationError: the engine did not start in time.
             Exception: whatever `make` raised.
         """
         self._in_flight = in_flight
+        self._deadline_s = deadline_s
         self._together: Together = together or Alone()
         self._requests = self._updates = 0  # that have come
         self._taken = self._updated = 0  # that were acted upon
@@ -86,8 +97,10 @@ class EngineLoop:
         self._thread = threading.Thread(target=self._run, args=(make,), name="engine-loop", daemon=True)
         self._thread.start()
         with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._failure)
+            started = self._changed.wait_for(lambda: self._ready or self._failure, deadline_s)
             self._raise_failure()
+        if not started:
+            raise GenerationError(f"the engine did not start within {deadline_s:g} s")
 
     def submit(
         self, owner: str, requests: Sequence[GroupRequest], num_completions: int, sampling: SamplingParams
@@ -114,7 +127,7 @@ class EngineLoop:
         """Replace all weights and return when it is done; a refused update leaves the engine going with the old ones.
 
         Raises:
-            GenerationError: as the engine raises it.
+            GenerationError: as the engine raises it, or it did not take them in time.
         """
         update = _Update(weights, version)
         with self._changed:
@@ -123,7 +136,8 @@ class EngineLoop:
             self._update = update
             self._updates += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: update.done or self._failure)
+            if not self._changed.wait_for(lambda: update.done or self._failure, self._deadline_s):
+                raise GenerationError(f"the engine did not take weights {version} within {self._deadline_s:g} s")
             self._raise_failure()
         if update.failure is not None:
             raise update.failure

@@ -23,7 +23,7 @@ from grpo.workers.generation.shares import Part
 from grpo.workers.generation.vllm import VllmGenerator
 from grpo.workers.generation.vllm_stream import VllmStream
 from grpo.workers.groups.rendezvous import join_process_group
-from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingParams
+from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingParams, WeightsFrom
 
 _Result = TypeVar("_Result")
 
@@ -38,10 +38,10 @@ class Refusal:
 class EngineRank(RefitTarget):
     """Holds an engine, or a part of one among the ranks that the environment names."""
 
-    def __init__(self, config: Config, model_path: Path) -> None:
+    def __init__(self, config: Config, model_path: Path, weights_from: WeightsFrom = "folder") -> None:
         enter_process(config)
         self._answers = is_first()
-        self._engine = make_local_generator(config, model_path)
+        self._engine = make_local_generator(config, model_path, weights_from=weights_from)
         super().__init__(
             self._engine.update_weights, ExpectedWeights.of_folder(model_path), config.policy.precision, _name()
         )
@@ -81,14 +81,15 @@ class EngineRank(RefitTarget):
 class StreamRank(RefitTarget):
     """The same for an engine that samples on. No call waits for that, but an update that is not in flight."""
 
-    def __init__(self, config: Config, model_path: Path) -> None:
+    def __init__(self, config: Config, model_path: Path, weights_from: WeightsFrom = "folder") -> None:
         enter_process(config)
         self._answers = is_first()
         several = layout(config).engine_parallel_size > 1
         together = Lockstep(deadline_s=config.cluster.worker_timeout_s) if several else Alone()
         self._loop = EngineLoop(
-            lambda: stepped_engine(config, model_path),
+            lambda: stepped_engine(config, model_path, weights_from=weights_from),
             in_flight=config.grpo.async_grpo.in_flight_weight_updates, together=together,
+            deadline_s=config.cluster.worker_timeout_s,
         )  # fmt: skip
         super().__init__(
             self._loop.update_weights, ExpectedWeights.of_folder(model_path), config.policy.precision, _name()
@@ -123,9 +124,9 @@ def is_first() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def stepped_engine(config: Config, model_path: Path) -> SteppedEngine:
+def stepped_engine(config: Config, model_path: Path, *, weights_from: WeightsFrom = "folder") -> SteppedEngine:
     """The engine of `policy.generation.backend`, in this process, to be told when to work."""
-    engine = make_local_generator(config, model_path)
+    engine = make_local_generator(config, model_path, weights_from=weights_from)
     if isinstance(engine, VllmGenerator):
         return VllmStream(engine, recompute_cache=config.grpo.async_grpo.recompute_kv_cache_after_weight_updates)
     return BatchEngine(engine)

@@ -16,6 +16,7 @@ from grpo.workers.groups.ray_group import RayGroup
 from grpo.workers.groups.ray_session import STOP_SECONDS
 from grpo.workers.groups.reservation import Room, rooms_for
 from grpo.workers.groups.worker_group import WorkerGroup
+from grpo.workers.protocol import WeightsFrom
 
 
 class Engines:
@@ -77,7 +78,14 @@ class Engines:
         return list(answers[:: self._size])
 
 
-def start_engines(make: type[EngineRank | StreamRank], config: Config, model_path: Path, room: Room | None) -> Engines:
+def start_engines(
+    make: type[EngineRank | StreamRank],
+    config: Config,
+    model_path: Path,
+    room: Room | None,
+    *,
+    weights_from: WeightsFrom = "folder",
+) -> Engines:
     """One process for each engine rank of `config`, in `room` or in a Ray of their own on this machine.
 
     Raises:
@@ -90,7 +98,7 @@ def start_engines(make: type[EngineRank | StreamRank], config: Config, model_pat
         size = layout(config).engine_parallel_size
         try:
             workers = RayGroup(
-                make, [config, model_path], reservation=room, deadline_s=config.cluster.worker_timeout_s,
+                make, [config, model_path, weights_from], reservation=room, deadline_s=config.cluster.worker_timeout_s,
                 environment={"OMP_NUM_THREADS": str(config.cluster.cpu_threads or 1)}, ranks_together=size,
             )  # fmt: skip
         except RankError as error:

@@ -22,6 +22,7 @@ class _Step:
 
     rows: NDArray[np.int64]
     places: NDArray[np.int64]
+    uses: NDArray[np.int64]  # how often each row had been reserved when the step was recorded
 
 
 def finite(logprobs: NDArray[np.float32] | Sequence[float]) -> list[float]:
@@ -53,6 +54,7 @@ class SampledLogprobs:
         self._applied = 0  # of those
         self._tokens = np.empty((0, 0), dtype=np.int32)
         self._logprobs = np.empty((0, 0), dtype=np.float32)
+        self._uses = np.empty(0, dtype=np.int64)  # how often each row has been reserved
         self._free: list[int] = []
         self._used = 0
 
@@ -63,6 +65,7 @@ class SampledLogprobs:
         rows = [self._free.pop() for _ in range(count)]
         self._used += count
         self._tokens[rows, :length] = _NO_TOKEN
+        self._uses[rows] += 1
         return rows
 
     def release(self, rows: Iterable[int]) -> None:
@@ -91,7 +94,7 @@ class SampledLogprobs:
         self._ring[number, : 2 * count].view(2, count).copy_(both, non_blocking=True)
         if self._on_gpu:
             self._events[number].record()
-        self._waiting.append(_Step(rows, places))
+        self._waiting.append(_Step(rows, places, self._uses[rows]))
 
     def read(self, row: int, tokens: Sequence[int]) -> list[float]:
         """Log-probs of the tokens of a request, all of which have been recorded.
@@ -135,9 +138,9 @@ class SampledLogprobs:
             logprobs = np.concatenate(
                 [each[len(s.rows) : 2 * len(s.rows)] for each, s in zip(values, steps, strict=True)]
             ).view(np.float32)
-            kept = (
-                (rows >= 0) & (places >= 0) & (places < self._tokens.shape[1])
-            )  # one step too many is sampled ahead of a stop
+            # One step too many is sampled ahead of a stop: past all places, or of a row that is another request's now.
+            current = np.concatenate([step.uses for step in steps]) == self._uses[rows]
+            kept = current & (rows >= 0) & (places >= 0) & (places < self._tokens.shape[1])
             rows, places = rows[kept], places[kept]
             self._tokens[rows, places] = tokens[kept]
             self._logprobs[rows, places] = logprobs[kept]
@@ -153,4 +156,5 @@ class SampledLogprobs:
         if self._used:
             tokens[:height, :width], logprobs[:height, :width] = self._tokens, self._logprobs
         self._tokens, self._logprobs = tokens, logprobs
+        self._uses = np.concatenate([self._uses, np.zeros(new_height - height, dtype=np.int64)])
         self._free.extend(range(height, new_height))

@@ -45,6 +45,13 @@ def share_out(prompt_tokens: Sequence[int], completions: int, new_tokens: int, r
     return [sorted(share, key=lambda part: (part.prompt, part.completions.start)) for share in shares]
 
 
+def numbered_anew(share: Sequence[Part]) -> tuple[list[int], list[Part]]:
+    """The prompts that a share is of, and its parts with their numbers among those."""
+    prompts = sorted({part.prompt for part in share})
+    numbers = {prompt: number for number, prompt in enumerate(prompts)}
+    return prompts, [Part(numbers[part.prompt], part.completions) for part in share]
+
+
 class Loads:
     """Work that each replica has."""
 

@@ -18,7 +18,7 @@ from grpo.workers.generation.engine_start import Engines, start_engines
 from grpo.workers.generation.shares import Loads, work
 from grpo.workers.groups.reservation import Room
 from grpo.workers.groups.worker_group import WorkerGroup
-from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingParams
+from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingParams, WeightsFrom
 
 _STREAM, _BATCH = "stream", "batch"
 _WAIT_SECONDS = 1.0  # of `generate`, for what it has asked for
@@ -40,10 +40,13 @@ class StreamGroup:
         self.weight_version = 0
 
     @classmethod
-    def start(cls, config: Config, model_path: Path, room: Room | None = None) -> Self:
+    def start(
+        cls, config: Config, model_path: Path, room: Room | None = None, *, weights_from: WeightsFrom = "folder"
+    ) -> Self:
         """Raises as `start_engines`."""
         timeout_s = config.cluster.worker_timeout_s
-        return cls(start_engines(StreamRank, config, model_path, room), timeout_s=timeout_s)
+        engines = start_engines(StreamRank, config, model_path, room, weights_from=weights_from)
+        return cls(engines, timeout_s=timeout_s)
 
     @property
     def workers(self) -> WorkerGroup:
@@ -102,8 +105,8 @@ class StreamGroup:
         """Always awake."""
 
     def shutdown(self) -> None:
-        """End the engines and their processes; more than once does no harm."""
-        self._engines.shutdown(at_once=False)
+        """End the engines and their processes, at once where they sample; more than once does no harm."""
+        self._engines.shutdown(at_once=bool(self._running))
 
     def _submit(
         self, owner: str, requests: Sequence[GroupRequest], num_completions: int, sampling: SamplingParams

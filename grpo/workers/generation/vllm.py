@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +25,9 @@ from grpo.workers.generation.sampled_logprobs import SampledLogprobs, finite
 from grpo.workers.generation.vllm_arguments import context_length, engine_arguments
 from grpo.workers.generation.vllm_parallel import check_ranks
 from grpo.workers.offload.engine import EngineResidence
-from grpo.workers.protocol import Completion, SamplingParams
+from grpo.workers.protocol import Completion, SamplingParams, WeightsFrom
+
+_log = logging.getLogger(__name__)
 
 
 class VllmGenerator:
@@ -34,13 +38,21 @@ class VllmGenerator:
     held against the order that they need on a GPU.
     """
 
-    def __init__(self, config: Config, model_path: Path, arguments: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        model_path: Path,
+        arguments: dict[str, Any] | None = None,
+        *,
+        weights_from: WeightsFrom = "folder",
+    ) -> None:
         """Start the engine on the weights of `model_path`, or on random ones under `policy.random_weights`.
 
         Args:
             config: of the run.
             model_path: folder of the model.
             arguments: of `vllm.LLM`; None: those that follow from `config`.
+            weights_from: with "refit" no weights are read or drawn, and nothing is generated before the first update.
 
         Raises:
             GenerationError: vLLM is missing, does not start, or is to have several ranks and the process group has not.
@@ -53,16 +65,27 @@ class VllmGenerator:
         self._dtype: torch.dtype = getattr(torch, config.policy.precision)
         self._stops_on_strings = bool(config.policy.generation.stop_strings)
         self._owns_process_group = not torch.distributed.is_initialized()
-        self.engine: Any = vllm_compat.start_engine(arguments or engine_arguments(config, model_path))
+        began = time.perf_counter()
+        self.engine: Any = vllm_compat.start_engine(
+            arguments or engine_arguments(config, model_path, weights_from=weights_from)
+        )
+        started = time.perf_counter()
         tap = vllm_sampling.tap(self.engine, self._run)
         self._recorder: SampledLogprobs | None = None if tap is None else tap.recorder
         self._seeded = tap is not None and tap.seeded
         self.short_steps = not self._stops_on_strings and vllm_steps.shorten(self.engine)
         self._routes = vllm_compat.weight_routes(self.engine, self.expected.shapes, self._dtype, self.device)
-        self._complete = True  # all weights are of one version
+        _log.info(
+            "vLLM started in %.1f s, its log-probs compared and its loader watched in %.1f s",
+            started - began, time.perf_counter() - started,
+        )  # fmt: skip
+        self._unusable: str | None = None  # why nothing may be generated
         self._residence = EngineResidence()
         self.weight_version = 0
-        if config.policy.random_weights:
+        if weights_from == "refit":
+            vllm_compat.check_only_parameters(self.engine)
+            self._unusable = "the engine was started without weights: they come with the first update"
+        elif config.policy.random_weights:
             model = load_model(model_path, dtype=self._dtype, random_weights=True, seed=config.grpo.seed)
             self.update_weights(((name, each.detach()) for name, each in model.named_parameters()), 0)
 
@@ -134,11 +157,13 @@ class VllmGenerator:
             staged = [(name, tensor.detach().to(self._dtype, copy=True)) for name, tensor in checked]
             vllm_compat.reload_weights(self.engine, staged, self.expected.aliases)
         else:
-            self._complete = False
+            self._unusable = (
+                "the last weight update failed half-way: the engine's weights are of two versions until one succeeds"
+            )
             for name, tensor in self.expected.checked(weights, in_place=True):
                 self._routes.load(name, tensor)
             self._routes.finish()
-            self._complete = True
+        self._unusable = None
         vllm_compat.forget_prefixes(self.engine, running)
         self._residence.updated()
         self.weight_version = version
@@ -158,11 +183,9 @@ class VllmGenerator:
             )
 
     def check_weights(self) -> None:
-        """Refuse to go on with weights of two versions. Raises GenerationError."""
-        if not self._complete:
-            raise GenerationError(
-                "the last weight update failed half-way: the engine's weights are of two versions until one succeeds"
-            )
+        """Refuse to go on without weights or with those of two versions. Raises GenerationError."""
+        if self._unusable is not None:
+            raise GenerationError(self._unusable)
 
     def residences(self) -> dict[Resource, Residence]:
         """Where weights and KV cache are."""

@@ -8,6 +8,7 @@ from typing import Any
 from grpo.config.schema import Config
 from grpo.models.locate import locate_model
 from grpo.workers.generation.vllm_parallel import rank_arguments
+from grpo.workers.protocol import WeightsFrom
 
 CPU_CACHE_BYTES = 256 << 20  # vLLM would take 92 % of the machine's memory
 LEAST_SEQS, MOST_SEQS = 256, 1024  # vLLM's own on small and on large GPUs
@@ -41,7 +42,7 @@ def sequences_at_once(config: Config) -> int:
     return min(MOST_SEQS, max(LEAST_SEQS, step * steps))
 
 
-def engine_arguments(config: Config, model_path: Path) -> dict[str, Any]:
+def engine_arguments(config: Config, model_path: Path, *, weights_from: WeightsFrom = "folder") -> dict[str, Any]:
     """Keyword arguments of `vllm.LLM`.
 
     On a CPU nothing is compiled (`enforce_eager`) and the KV cache has a fixed size. The tokenizer is loaded only where
@@ -55,7 +56,7 @@ def engine_arguments(config: Config, model_path: Path) -> dict[str, Any]:
         "max_model_len": context_length(config),
         "tensor_parallel_size": options.tensor_parallel_size,
         "enforce_eager": options.enforce_eager or on_cpu,
-        "load_format": "dummy" if policy.random_weights else "safetensors",
+        "load_format": "dummy" if policy.random_weights or weights_from == "refit" else "safetensors",
         "logprobs_mode": "processed_logprobs",
         "enable_prefix_caching": True,
         "generation_config": "vllm",  # no sampling defaults from the model's folder
@@ -78,6 +79,8 @@ def engine_arguments(config: Config, model_path: Path) -> dict[str, Any]:
         arguments["max_num_seqs"] = sequences_at_once(config)
         if not options.enforce_eager:
             arguments["cudagraph_capture_sizes"] = capture_sizes(sequences_at_once(config))
+            if not options.torch_compile:
+                arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
     if config.grpo.async_grpo.in_flight_weight_updates:
         # Tokens under way during an update would be taken for the new weights'.
         arguments["async_scheduling"] = False

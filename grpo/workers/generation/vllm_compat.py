@@ -131,6 +131,25 @@ def reload_weights(engine: Any, weights: list[tuple[str, torch.Tensor]], tied: I
     engine.apply_model(pack_tied)
 
 
+def check_only_parameters(engine: Any) -> None:
+    """Refuse a model whose files hold more than parameters: an engine that starts without has no values for the rest.
+
+    Scales of attention are there, too, and are 1 unless a cache of fewer bits asks for others.
+
+    Raises:
+        GenerationError: naming what.
+    """
+
+    def others(model: Any) -> list[str]:
+        parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        rest = {name: each for name, each in model.state_dict().items() if name not in parameters}
+        return sorted(name for name, each in rest.items() if each.is_floating_point() and not bool((each == 1).all()))
+
+    (found,) = engine.apply_model(others)
+    if found:
+        raise GenerationError(f"vLLM keeps {found[0]} with the weights, which no weight update brings")
+
+
 def forget_prefixes(engine: Any, running: CacheOfRunning) -> None:
     """Drop what was computed with the old weights.
 

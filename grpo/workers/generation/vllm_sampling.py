@@ -124,6 +124,8 @@ def _extra(parameters: Any, name: str) -> int:
 def _tap_v2(runner: Any) -> Tap:
     """Requests have a slot each; a batch says which slots are in it, as arrays on the host."""
     _need(runner, _V2_USED)
+    if vars(runner).get("batch_sharder") is not None:  # since 0.32, if it is asked for
+        raise _UnknownRunnerError("each of its ranks samples some of a batch's sequences")
     from vllm.v1.worker.gpu.input_batch import InputBatch
     from vllm.v1.worker.gpu.sample.logprob import compute_token_logprobs
 

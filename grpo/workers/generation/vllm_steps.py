@@ -131,7 +131,7 @@ def _updating(scheduler: Any, block: int) -> Callable[[Any, Any], Any]:
     stored, longest, whole = _stored(scheduler), scheduler.max_model_len, RequestOutputKind.FINAL_ONLY
     counts_in_flight = "num_in_flight_tokens" in stored
     ahead = isinstance(scheduler, AsyncScheduler)  # a step is scheduled before the tokens of the last are known
-    stale = attrgetter(*sorted(_STALE & stored)) if _STALE & stored else None
+    stale = sorted(_STALE & stored)
     cache_blocks = scheduler.kv_cache_manager.cache_blocks
     delivered: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
@@ -146,7 +146,7 @@ def _updating(scheduler: Any, block: int) -> Callable[[Any, Any], Any]:
                 or len(tokens) != 1
                 or request.status != running
                 or not request.num_output_tokens
-                or (stale is not None and stale(request))
+                or any(getattr(request, name) for name in stale)
                 or _may_end(request, tokens[0], longest, whole)
             ):
                 left[name], left_requests[name] = count, request

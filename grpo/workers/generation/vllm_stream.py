@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -20,6 +21,8 @@ class _Running:
     number: int
     row: int | None
     version: int
+    prompt: list[int]
+    parameters: Any
     newer_from: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -52,15 +55,12 @@ class VllmStream:
         """
         self._generator.check([request.prompt], num_completions, sampling, [request.seed])
         version = self.weight_version
-        prompt = {"prompt_token_ids": list(request.prompt), "cache_salt": f"weights {version}"}
         self._groups[request.key] = [None] * num_completions
         rows = self._generator.reserve(num_completions, sampling)
         drawn = request_samplings(sampling, len(request.prompt), request.seed, num_completions)
         for number, (each, row) in enumerate(zip(drawn, rows, strict=True)):
-            name = f"{request.key}/{number}"
-            self._running[name] = _Running(request.key, number, row, version)
             parameters = self._generator.request_parameters(*each, row)
-            self._generator.engine.llm_engine.add_request(name, dict(prompt), parameters)
+            self._start(_Running(request.key, number, row, version, list(request.prompt), parameters))
 
     def step(self) -> list[tuple[int, list[Completion]]]:
         """One pass of the scheduler.
@@ -89,16 +89,28 @@ class VllmStream:
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Replace all weights; the tokens that come after are of the new version."""
         lengths = vllm_steps.tokens_so_far(self._generator.engine)
+        kept = self._cache_of_running() == "keep"
         self._generator.replace_weights(iter(weights), version, running=self._cache_of_running())
+        untouched = [name for name in self._running if not lengths.get(name)]
+        for name in untouched:
+            self._running[name].version = version
+        if kept and untouched:  # they would find prefixes of the old weights, under the salt that they were added with
+            self._generator.engine.llm_engine.abort_request(untouched)
+            for running in [self._running.pop(name) for name in untouched]:
+                self._start(running)
         for name, running in self._running.items():
             length = lengths.get(name, 0)
-            if length == 0:
-                running.version = version
-            else:
+            if length:
                 running.newer_from = [each for each in running.newer_from if each[0] < length] + [(length, version)]
 
     def shutdown(self) -> None:
         self._generator.shutdown()
+
+    def _start(self, running: _Running) -> None:
+        name = f"{running.key}/{running.number}"
+        self._running[name] = running
+        prompt = {"prompt_token_ids": running.prompt, "cache_salt": f"weights {running.version}"}
+        self._generator.engine.llm_engine.add_request(name, prompt, running.parameters)
 
     def _cache_of_running(self) -> vllm_compat.CacheOfRunning:
         if not self._running:

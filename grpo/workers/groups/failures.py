@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from grpo.errors import GrpoError, WorkerError
 from grpo.workers.groups.rank_host import Diagnosis, Failure, Where
 
+_MOST_TOLD = 3  # other failures in a message
+# Where a rank waits for one of another group, as its stack has it.
+_WAITS_FOR_A_PEER = ("grpo/refit/channel.py", "grpo/refit/broadcast.py")
+
 
 class RankError(WorkerError):
     """A rank raised, died or did not answer. The group has ended."""
@@ -28,6 +32,11 @@ class Death:
 
     reason: str  # as Ray gives it
     last_words: str  # the end of what it printed, where that can be read
+
+
+def is_own(failure: Failure | Death) -> bool:
+    """Whether the rank failed by itself rather than because another did."""
+    return isinstance(failure, Death) or not failure.in_collective
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class Situation:
         failure = self.failures[cause]
         if isinstance(failure, Death):
             text = f"{self._name(cause)} died during {self.method}: {failure.reason}{_block(failure.last_words)}"
-            return self._error(text, cause)
+            return self._error(text + self._others(cause), cause)
         away = absences(self.diagnoses) if failure.in_collective else []
         if away:
             missing = away[0].ranks[0]
@@ -89,14 +98,25 @@ class Situation:
             return self._error(text, missing, failure.error)
         users = isinstance(failure.error, GrpoError)
         text = f"{self._name(cause)}: {self.method} raised {failure.summary}"
-        error = self._error(text if users else text + _block(failure.traceback), cause, failure.error)
+        text = text if users else text + _block(failure.traceback)
+        error = self._error(text + self._others(cause), cause, failure.error)
         error.follows = failure.in_collective
         return error
 
     def _cause(self) -> int | None:
-        """A rank that failed by itself rather than because another did."""
-        own = [rank for rank, each in self.failures.items() if isinstance(each, Death) or not each.in_collective]
-        return next(iter([*own, *self.failures]), None)
+        """A rank that failed by itself; of those known at a time one that died, which no error of another explains."""
+        own = [rank for rank, each in self.failures.items() if is_own(each)]
+        dead = [rank for rank in own if isinstance(self.failures[rank], Death)]
+        return next(iter([*dead, *own, *self.failures]), None)
+
+    def _others(self, cause: int) -> str:
+        """Who else had failed by itself by then, in a line; ranks that do the same fail alike."""
+        others = {rank: each for rank, each in self.failures.items() if rank != cause and is_own(each)}
+        told = [
+            f"rank {rank} {'died' if isinstance(each, Death) else f'raised {each.summary}'}"
+            for rank, each in sorted(others.items())
+        ]
+        return f"\nand {'; '.join(told[:_MOST_TOLD])}{' ...' * (len(told) > _MOST_TOLD)}" if told else ""
 
     def _hang(self) -> RankError:
         away = absences(self.diagnoses)
@@ -108,7 +128,10 @@ class Situation:
         if away:
             text += f": {self._at(named[0])}"
         text += "; all ranks were ended. Raise cluster.worker_timeout_s if it was only slow"
-        return self._error(text + self._stacks(self.unanswered), named[0])
+        error = self._error(text + self._stacks(self.unanswered), named[0])
+        known = self.diagnoses.get(named[0])
+        error.follows = known is not None and any(each in known.stacks for each in _WAITS_FOR_A_PEER)
+        return error
 
     def _at(self, rank: int) -> str:
         if rank in self.unanswered:

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from grpo.refit.errors import PeerLostError
-from grpo.workers.groups.rendezvous import Membership, reserve_port
+from grpo.workers.groups.rendezvous import Membership, release_port, reserve_port
 from grpo.workers.groups.watchdog import watched
 
 _NOT_OF_THE_WORKER = ("/ray/", "/threading.py")
@@ -95,6 +95,7 @@ class RankHost:
 
         def run() -> None:
             self._worker = make(*arguments)
+            release_port(membership.master_port)  # of a worker that works alone
 
         return _answer(run, limit_s)
 

@@ -15,7 +15,7 @@ import psutil
 from grpo.errors import WorkerError
 from grpo.workers.groups.calls import Call
 from grpo.workers.groups.dispatches import Dispatches
-from grpo.workers.groups.failures import Death, RankError, Situation, death_reason
+from grpo.workers.groups.failures import Death, RankError, Situation, death_reason, is_own
 from grpo.workers.groups.rank_host import Answer, Diagnosis, Failure, RankHost, Where, worker_stacks
 from grpo.workers.groups.ray_session import STOP_SECONDS, RaySession
 from grpo.workers.groups.rendezvous import Membership
@@ -260,21 +260,23 @@ class RayGroup:
         """What each rank returns; raises as soon as the cause of a failure is known."""
         import ray
 
-        pending, answers, failures = dict(references), {}, {}
+        pending = dict(references)
+        answers: dict[int, Any] = {}
+        failures: dict[int, Failure | Death] = {}
         ends = time.monotonic() + deadline_s if ends is None else ends
-        while pending:
+        while pending and not any(map(is_own, failures.values())):
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, ends - time.monotonic()))
             if not ready:
                 break
-            rank = pending.pop(ready[0])
-            answer = self._read(ready[0], rank)
-            if isinstance(answer, Death | Failure):
-                failures[rank] = answer
-                if isinstance(answer, Death) or not answer.in_collective:
-                    break
+            if len(pending) > 1:  # whatever is there by now: in one go, and no cause is missed for a lower rank's error
+                ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0)
+            for reference in ready:
+                rank = pending.pop(reference)
+                answer = self._read(reference, rank)
+                found: dict[int, Any] = failures if isinstance(answer, Death | Failure) else answers
+                found[rank] = answer
+            if failures:
                 ends = min(ends, time.monotonic() + _GRACE_SECONDS)
-            else:
-                answers[rank] = answer
         if failures or pending:
             self._fail(method, failures, tuple(pending.values()), deadline_s)
         return answers

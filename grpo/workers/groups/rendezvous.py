@@ -52,6 +52,13 @@ def reserve_port(address: str) -> int:
     return port
 
 
+def release_port(port: int) -> None:
+    """Give up what `reserve_port` holds for a group that was not made; of one that was made nothing is held."""
+    held = _reserved.pop(port, None)
+    if held is not None:
+        held.close()
+
+
 def join_process_group(
     backend: Literal["gloo", "nccl"], *, timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from grpo.batching.sharding import sequence_work, split_by_work
 from grpo.checkpoint.pieces import Piece
 from grpo.config.schema import Config
 from grpo.errors import ConfigError
+from grpo.models.drawn_weights import DrawnWeights
 from grpo.models.loading import load_model, load_model_config
 from grpo.models.locate import locate_model
 from grpo.models.megatron.gpt import PolicyGPT, layer_specs, transformer_engine_usable
@@ -118,12 +120,12 @@ class MegatronPolicy(PlacedPolicy):
         policy = config.policy
         folder = locate_model(policy.model_name, policy.model_revision, weights=not policy.random_weights)
         shape = ModelShape.of(load_model_config(folder))
-        source: Source = SafetensorsFolder(folder) if not policy.random_weights else _random(folder, config)
         on_gpu = config.cluster.gpus_per_node > 0
         if on_gpu and not torch.cuda.is_available():
             raise ConfigError(
                 f"cluster.gpus_per_node is {config.cluster.gpus_per_node} but torch finds no GPU; 0 runs on the CPU"
             )
+        source: Source = SafetensorsFolder(folder) if not policy.random_weights else _random(folder, config)
         reference = source if needs_reference(config) else None
         return cls(shape, source, config, reference=reference, device="cuda" if on_gpu else "cpu")
 
@@ -336,7 +338,9 @@ def _device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 
-def _random(folder: Any, config: Config) -> Source:
+def _random(folder: Path, config: Config) -> Source:
+    if config.cluster.gpus_per_node > 0:
+        return DrawnWeights(folder, config.grpo.seed, _device("cuda"))
     model = load_model(folder, dtype=torch.float32, random_weights=True, seed=config.grpo.seed)
     return dict(model.state_dict())
 

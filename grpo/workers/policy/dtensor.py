@@ -22,6 +22,7 @@ from grpo.batching.micro_batches import MicroBatch
 from grpo.checkpoint.pieces import Piece
 from grpo.config.schema import Config
 from grpo.errors import CheckpointError, ConfigError
+from grpo.models.drawn_weights import DrawnWeights, drawn_model
 from grpo.models.loading import load_model
 from grpo.models.locate import locate_model
 from grpo.models.sharded_loading import random_weights, shape_of_model, stored_weights
@@ -100,7 +101,8 @@ class DTensorPolicy(PlacedPolicy):
     def from_config(cls, config: Config, parallel: ParallelContext | None = None) -> DTensorPolicy:
         """Load the model, and the reference policy where the KL penalty is not zero.
 
-        With `parallel` no rank ever holds a whole model: each reads its part of every weight.
+        With `parallel` no rank ever holds a whole model: each reads its part of every weight. On a GPU random weights
+        are drawn there.
 
         Raises:
             ConfigError: a GPU is asked for and there is none, or the ranks cannot share the model.
@@ -110,9 +112,12 @@ class DTensorPolicy(PlacedPolicy):
         policy = config.policy
         folder = locate_model(policy.model_name, policy.model_revision, weights=not policy.random_weights)
         with_reference = needs_reference(config)
+        drawn = policy.random_weights and device == "cuda"
         if parallel is None:
 
             def load() -> PreTrainedModel:
+                if drawn:
+                    return drawn_model(folder, config.grpo.seed, torch.device(device))
                 return load_model(
                     folder, dtype=torch.float32, random_weights=policy.random_weights, seed=config.grpo.seed
                 )
@@ -123,14 +128,15 @@ class DTensorPolicy(PlacedPolicy):
         execution = worker._execution
         assert isinstance(execution, ShardedExecution)
         for model in (execution.compute, execution.reference):
-            if model is not None:
-                shapes = {name: each.shape for name, each in model.model.named_parameters()}
-                execution.fill(
-                    model,
-                    random_weights(folder, config.grpo.seed)
-                    if policy.random_weights
-                    else stored_weights(folder, shapes),
-                )
+            if model is None:
+                continue
+            if drawn:
+                weights = DrawnWeights(folder, config.grpo.seed, torch.device(device)).readers()
+            elif policy.random_weights:
+                weights = random_weights(folder, config.grpo.seed)
+            else:
+                weights = stored_weights(folder, {name: each.shape for name, each in model.model.named_parameters()})
+            execution.fill(model, weights)
         return worker
 
     @property

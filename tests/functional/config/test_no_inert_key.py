@@ -112,7 +112,7 @@ def read_by_an_engine_on_a_gpu(tmp_path):
 def read_by_an_engine_that_samples_on(tmp_path, monkeypatch):
     """In a run it is made in a process of its own."""
     engine = VllmGenerator.__new__(VllmGenerator)
-    monkeypatch.setattr(engine_rank, "make_local_generator", lambda *_: engine)
+    monkeypatch.setattr(engine_rank, "make_local_generator", lambda *_, **__: engine)
     with record_reads(load_config("tiny").config) as reads:
         engine_rank.stepped_engine(reads.config, tmp_path)
     return reads

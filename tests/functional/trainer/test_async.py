@@ -1,6 +1,7 @@
 """Asynchronous training with real engines in a process of their own."""
 
 import json
+from statistics import fmean
 
 import pytest
 
@@ -64,10 +65,18 @@ def test_an_engine_that_dies_ends_the_run(tmp_path, monkeypatch):
 
 
 def test_it_learns_as_synchronous_training_does(tmp_path):
-    """`tiny` as it is shipped, with rollouts one step old; chance is 0.13."""
-    with StopRequest() as stop:
-        resolved = load_config("tiny", [*ASYNC, f"logger.log_dir={tmp_path / 'run'}"])
-        finished = train(resolved, fresh=False, quiet=True, command=[], stop=stop)
-    assert finished.outcome.reason == "reward"
-    assert finished.outcome.accuracy > 0.9
-    assert finished.outcome.steps < 250
+    """`tiny` as it is shipped, with rollouts one step old, against itself with the newest weights; chance is 0.13."""
+    finished, rewards = {}, {}
+    for name, options in (("async", ASYNC), ("sync", ())):
+        with StopRequest() as stop:
+            resolved = load_config("tiny", [*options, f"logger.log_dir={tmp_path / name}"])
+            finished[name] = train(resolved, fresh=False, quiet=True, command=[], stop=stop)
+        rewards[name] = [line["train/reward"] for line in lines(tmp_path / name)]
+    for each in finished.values():
+        assert each.outcome.reason == "reward"
+        assert each.outcome.accuracy > 0.9
+    assert abs(finished["async"].outcome.accuracy - finished["sync"].outcome.accuracy) < 0.06
+    # Equal rewards: the same height after the same steps, and as many steps to the same reward.
+    common = min(map(len, rewards.values()))
+    assert abs(fmean(rewards["async"][:common]) - fmean(rewards["sync"][:common])) < 0.1
+    assert 0.5 < len(rewards["async"]) / len(rewards["sync"]) < 2

@@ -8,7 +8,12 @@ lengths_lists = st.lists(st.integers(1, 50), max_size=30)
 plannings = st.one_of(
     st.builds(Static, st.integers(1, 40)),
     st.builds(Dynamic, st.integers(64, 200), st.sampled_from([1, 8, 64])),
-    st.builds(Packed, st.integers(50, 200), st.sampled_from(["first_fit_decreasing", "balanced"])),
+    st.builds(
+        Packed,
+        st.integers(50, 200),
+        st.sampled_from(["first_fit_decreasing", "modified_first_fit_decreasing", "balanced"]),
+        st.integers(1, 9),
+    ),
 )
 
 
@@ -21,7 +26,11 @@ def test_every_sequence_is_planned_once_under_the_cap(lengths, planning, data):
     for each in plan:
         if isinstance(planning, Packed):
             assert each.width is None
-            assert each.computed_tokens == sum(lengths[row] for row in each.rows) <= planning.max_tokens
+            held = sum(lengths[row] for row in each.rows)
+            assert held <= planning.max_tokens
+            assert held <= each.computed_tokens < held + planning.round_to
+            assert each.computed_tokens % planning.round_to == 0
+            assert each.computed_tokens <= planning.max_tokens or len(each.rows) == 1
         else:
             assert max(lengths[row] for row in each.rows) <= each.width
             assert each.computed_tokens == each.width * len(each.rows)
@@ -48,6 +57,12 @@ def test_dynamic_counts_the_rounded_width_against_the_cap():
     assert [each.rows for each in plan_micro_batches([5, 5, 5], Dynamic(16, 8))] == [[0, 1], [2]]
     with pytest.raises(ValueError, match=r"sequence 0 has 9 tokens \(16 padded"):
         plan_micro_batches([9], Dynamic(15, 8))
+
+
+def test_a_sequence_that_leaves_no_room_for_padding_is_alone_and_widens_no_other_row():
+    plan = plan_micro_batches([25, 50, 24, 1], Packed(50, round_to=4))
+    assert [(each.rows, each.computed_tokens) for each in plan] == [([1], 52), ([0, 3], 28), ([2], 24)]
+    assert [each.computed_tokens for each in plan_micro_batches([3, 2], Packed(3, round_to=4))] == [4, 4]
 
 
 def test_packing_of_a_long_sequence_is_refused_by_name():

@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from grpo.cli import app
+from grpo.matrix.load import load_matrix
 
 ROOT = Path(__file__).parents[3]
 
@@ -177,3 +178,16 @@ def test_the_readme_names_every_command_and_guide():
     assert set(typer.main.get_command(app).commands) == told
     guides = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")}
     assert set(re.findall(r"\]\((docs/[a-z]+\.md)\)", text)) == guides
+
+
+def test_all_twins_run_here_one_after_the_other(tasks):
+    session = Session("twins", "-x")
+    tasks.cluster(session)
+    ((*command,),) = session.ran
+    named = [command[at + 1] for at, part in enumerate(command) if part == "--case"]
+    matrix = load_matrix(ROOT / "matrices")
+    assert set(named) == {case.id for case in matrix.cases.values() if case.family == "tiny_cluster"}
+    assert {f"tiny-{case.id}" for case in matrix.cases.values() if case.layer == "cluster" and case.gpus} == set(named)
+    assert command[:3] == ["pytest", "--executor", "local"]
+    assert command[command.index("--max-jobs") + 1] == "1"
+    assert command[-2:] == ["-x", "tests/cluster"]

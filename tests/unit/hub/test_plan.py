@@ -89,3 +89,14 @@ def test_tokenizer_alone_does_not_stand_for_a_model():
     write_pin("model", Pin("org/m", revisions={"main": COMMIT}))
     assert "org/m" in [item.name for item in missing_items(config())]
     assert "org/m" not in [item.name for item in missing_items(config(policy={"random_weights": True}))]
+
+
+def test_dimensions_that_ship_do_where_neither_weights_nor_tokenizer_are_wanted():
+    def missing(**policy):
+        found = missing_items(config(policy={"model_name": "meta-llama/Llama-3.1-8B-Instruct", **policy}))
+        return [item.key for item in found if item.key.startswith("policy.")]
+
+    other = {"name": "tiny-llama"}
+    assert missing(random_weights=True, tokenizer=other) == []
+    assert missing(random_weights=True) == ["policy.model_name"]  # for its tokenizer
+    assert missing(tokenizer=other) == ["policy.model_name"]

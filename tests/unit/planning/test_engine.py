@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.planning.engine import StepCosts, _simulate, kv_bytes_per_token
+from grpo.workers.generation.vllm_arguments import engine_arguments
 
 COSTS = StepCosts(
     weights=5.0, compute_per_sequence=0.5, kv_per_token=0.01, overhead=2.0, overhead_per_sequence=0.1,
@@ -53,11 +56,12 @@ def test_generation_by_hand_where_lengths_are_pinned(planned, partition):
     found = plan.generation
     assert (found.engines, found.sequences, found.concurrent, found.steps) == (8, 256, 256, 100)
     weights = 8_030_261_248 - 4096 * 128256 - 65 * 4096
-    assert found.weights_s == pytest.approx(100 * 2 * weights / partition.memory_bandwidth.value)
+    assert found.weights_s == pytest.approx(100 * 256 * 2 * weights / 667e12)  # longer than reading them
+    assert found.weights_s > 100 * 2 * weights / partition.memory_bandwidth.value
     assert found.kv_cache_s == pytest.approx(256 * (100 * 50 + 5050) * 131072 / partition.memory_bandwidth.value)
-    assert found.overhead_s == pytest.approx(100 * (2.1e-3 + 256 * 31.5e-6))
+    assert found.overhead_s == pytest.approx(100 * (1.19e-3 + 256 * 6.4e-6))
     assert found.collective_s == 0
-    assert found.prefill_s == pytest.approx(8 * 50 * 2 * weights / 800e12)  # eight prompts of 32 completions
+    assert found.prefill_s == pytest.approx(8 * 50 * 2 * weights / 667e12)  # eight prompts of 32 completions
 
 
 def test_a_small_cache_takes_the_sequences_in_turns(planned):
@@ -69,6 +73,18 @@ def test_a_small_cache_takes_the_sequences_in_turns(planned):
     assert small.generation.concurrent == 10_000_000_000 // 131072 // int(small.setting.workload.lengths.mean + 128)
     assert small.generation.steps > whole.generation.steps
     assert small.generation.seconds > whole.generation.seconds
+
+
+def test_the_engine_is_started_for_as_many_sequences_as_the_plan_says(planned):
+    for recipe, *overrides in (
+        ("grpo_math_8b",),
+        ("grpo_math_8b", "grpo.num_prompts_per_step=8", "policy.train_global_batch_size=256"),
+        ("grpo_math_8b", "policy.generation.vllm_cfg.max_num_seqs=64"),
+    ):
+        plan = planned(recipe, *overrides)
+        started = engine_arguments(plan.setting.config, Path("model"))
+        assert plan.engine.max_sequences == started["max_num_seqs"]
+        assert "max_num_batched_tokens" not in started  # vLLM's own default, as the plan has it
 
 
 def test_a_fixed_number_of_sequences(planned):

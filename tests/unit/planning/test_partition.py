@@ -1,33 +1,76 @@
+import re
+import statistics
 from pathlib import Path
 
 import pytest
 import yaml
 
+from benchmarks.planned_rows import VLLMS_OWN
+from grpo.config import load_config
 from grpo.errors import ConfigError
+from grpo.planning.parameters import load_model_shapes
 from grpo.planning.partition import PARTITIONS, load_partition, partition_names
+from grpo.planning.plan import Assumptions, make_plan
 
 
 @pytest.mark.parametrize("name", partition_names())
 def test_every_figure_of_a_shipped_partition_names_its_source(name):
     figures = load_partition(name).figures()
-    assert len(figures) == 16
+    assert len(figures) == 17
     for figure in figures.values():
         assert figure.value > 0
-        assert any(
-            word in figure.source
-            for word in ("datasheet", "measured", "total_memory", "assumed", "bound", "line", "vLLM")
-        )
+        assert any(word in figure.source for word in ("datasheet", "measured", "total_memory", "assumed", "bound"))
 
 
-def test_the_engine_constants_are_the_line_through_the_measured_points():
-    # 64, 256 and 1024 sequences took 4.7, 11.5 and 37 ms a step on a 1B Llama of 1.236e9 multiplying weights; contexts
-    # were 256 tokens on average, of 2 x 16 x 8 x 64 bfloat16 numbers each.
-    points, partition = {64: 4.7e-3, 256: 11.5e-3, 1024: 37e-3}, load_partition("h200-141g")
-    mean_n, mean_s = sum(points) / 3, sum(points.values()) / 3
-    slope = sum((n - mean_n) * (s - mean_s) for n, s in points.items()) / sum((n - mean_n) ** 2 for n in points)
-    memory = partition.memory_bandwidth.value
-    assert partition.engine_sequence_s.value == pytest.approx(slope - 256 * 2 * 16 * 8 * 64 * 2 / memory, rel=0.01)
-    assert partition.engine_step_s.value == pytest.approx(mean_s - slope * mean_n - 2 * 1.236e9 / memory, rel=0.02)
+GENERATION, WORKERS = (
+    (Path(__file__).parents[3] / "docs" / "measurements" / name).read_text(encoding="utf-8")
+    for name in ("h200-generation.md", "h200-policy-workers.md")
+)
+
+
+def without_overhead(sequences):
+    """Milliseconds a token step that the plan has for the measured run, the engine's own work left out."""
+    overrides = [
+        "policy.model_name=meta-llama/Llama-3.2-1B", "cluster.gpus_per_node=1", "grpo.num_generations_per_prompt=16",
+        f"grpo.num_prompts_per_step={sequences // 16}", f"policy.train_global_batch_size={sequences}",
+        "policy.generation.max_new_tokens=128", "policy.generation.min_new_tokens=128",
+    ]  # fmt: skip
+    config = load_config("grpo_math_1b", overrides).config
+    found = make_plan(
+        load_model_shapes(config.policy.model_name), config, load_partition("h200-141g"), Assumptions(prompt_tokens=128)
+    ).generation
+    assert (found.concurrent, found.steps) == (sequences, 128)
+    return (found.seconds - found.overhead_s) / found.steps * 1e3
+
+
+@pytest.mark.parametrize(("column", "figures"), [
+    (1, {name: load_partition("h200-141g").figures()[name] for name in VLLMS_OWN}),
+    (1, {name: load_partition("h100-80g").figures()[name] for name in VLLMS_OWN}),
+    (3, VLLMS_OWN),
+], ids=["H200", "H100", "vLLM's own"])  # fmt: skip
+def test_the_engine_constants_are_the_line_through_the_measured_points(column, figures):
+    points = {}
+    for sequences in (64, 256, 1024):
+        cells = re.search(rf"^\| {sequences} \|.*$", GENERATION, re.MULTILINE)[0].strip("| ").split("|")
+        measured = statistics.mean(map(float, cells[column].split(",")))
+        points[sequences] = measured - without_overhead(sequences)
+    slope, intercept = statistics.linear_regression(list(points), list(points.values()))
+    assert figures["engine_sequence_s"].value == pytest.approx(slope / 1e3, rel=0.02)
+    assert figures["engine_step_s"].value == pytest.approx(intercept / 1e3, rel=0.02)
+
+
+@pytest.mark.parametrize("name", partition_names())
+def test_the_rates_of_products_and_attention_are_those_of_the_measured_update(name):
+    table = WORKERS.partition("Where ours spends an update of 4 packs, Llama 3.1 8B")[2].partition("\n\n(")[0]
+    rows = {
+        kind: (float(ms), float(rate))
+        for kind, ms, rate in re.findall(r"^\| (\D+) \| (\S+) \| .* % \| (\d+) \|", table, re.MULTILINE)
+    }
+    attention, partition = rows.pop("attention"), load_partition(name)
+    assert sorted(rows) == ["MLP's products", "attention's projections", "output layer's products"]
+    mean = sum(ms * rate for ms, rate in rows.values()) / sum(ms for ms, _ in rows.values())
+    assert partition.matmul_flops.value == pytest.approx(mean * 1e12, rel=0.002)
+    assert partition.attention_flops.value == attention[1] * 1e12
 
 
 def changed(tmp_path, change):

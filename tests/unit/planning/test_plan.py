@@ -65,7 +65,7 @@ def test_longer_completions_never_take_less_time(planned, mean, more):
 @given(st.sampled_from(["grpo_math_8b", "grpo_math_8b_megatron", "grpo_math_70b", "grpo_math_70b_megatron"]))
 def test_no_plan_beats_the_machine(planned, recipe):
     plan = planned(recipe)
-    assert 0 < plan.training_mfu < 800 / 989.4
+    assert 0 < plan.training_mfu < 667 / 989.4
     assert plan.seconds == pytest.approx(sum(part.seconds for each in plan.times for part in each.parts))
     assert all(part.seconds >= 0 for each in plan.times for part in each.parts)
     assert [each.phase for each in plan.times] == ["refit", "generation", "logprobs", "policy_training", "other"]

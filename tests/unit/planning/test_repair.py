@@ -1,6 +1,12 @@
+from pathlib import Path
+
 import pytest
 
+import grpo
+from grpo.config import load_config
+from grpo.errors import ConfigError
 from grpo.planning.repair import changes_that_fit
+from grpo.planning.resident import Resident
 
 
 @pytest.fixture
@@ -56,3 +62,21 @@ def test_two_keys_where_no_single_one_is_enough(repair):
             "policy.generation.vllm_cfg.gpu_memory_utilization=0.25",
         )
     ]
+
+
+def shipped():
+    recipes = [path.stem for path in sorted((Path(grpo.__file__).parent / "recipes").glob("*.yaml"))]
+    return [recipe for recipe in recipes if load_config(recipe).config.policy.generation.backend == "vllm"]
+
+
+@pytest.mark.parametrize("recipe", shipped())
+def test_a_shipped_recipe_fits_an_h100_or_is_told_which_keys_of_placement_make_it_fit(planned, recipe):
+    placement = {"sleep_level", "offload_reference", "offload_optimizer"}
+
+    def with_placement(further):
+        if not {each.partition("=")[0].rpartition(".")[2] for each in further} <= placement:
+            raise ConfigError("no other key is tried")
+        return planned(recipe, *further, resident=Resident.CONFIGURED)
+
+    plan = with_placement(())
+    assert plan.fits or [change.plan.fits for change in changes_that_fit(plan, with_placement)] == [True]

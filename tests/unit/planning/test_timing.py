@@ -19,10 +19,12 @@ def test_training_of_8b_on_eight_gpus_by_hand(planned, partition):
     found, work = times(plan)["policy_training"], plan.setting.workload.training
     assert work.micro_batches == 16  # 64 sequences of 1023 tokens a rank, four a row of 4096
     weights = 32 * 218_103_808
-    forward = 2 * 64 * 1023 * weights + 2 * 64 * 1023**2 * 4096 * 32 + 2 * 64 * 896 * 4096 * 128256
-    assert found["forward: matrix products"] == pytest.approx(forward / 800e12)
+    forward, attention = 2 * 64 * 1023 * weights + 2 * 64 * 896 * 4096 * 128256, 2 * 64 * 1023**2 * 4096 * 32
+    assert found["forward: matrix products"] == pytest.approx(forward / 667e12)
+    assert found["forward: attention"] == pytest.approx(attention / 122e12)
+    assert found["backward: attention"] == pytest.approx(2 * attention / 122e12)
     head = 2 * 64 * 896 * 4096 * 128256  # logits are made again chunk by chunk
-    assert found["backward: matrix products"] == pytest.approx((2 * forward + head) / 800e12)
+    assert found["backward: matrix products"] == pytest.approx((2 * forward + head) / 667e12)
     assert found["optimizer step"] == pytest.approx(32 * 8_030_261_248 / 8 / partition.memory_bandwidth.value)
     assert found["optimizer onload"] == pytest.approx(8_030_261_248 / 54e9)
     assert "forward: fsdp beyond computation" not in found
@@ -33,21 +35,22 @@ def test_recomputing_costs_a_forward_pass(planned):
     again = times(planned("grpo_math_8b", *PINNED, "policy.dtensor_cfg.activation_checkpointing=true"))[
         "policy_training"
     ]
-    head = 2 * 64 * 896 * 4096 * 128256 / 800e12
+    head = 2 * 64 * 896 * 4096 * 128256 / 667e12
     more = again["backward: matrix products"] - without["backward: matrix products"]
     assert more == pytest.approx(without["forward: matrix products"] - head)
+    assert again["backward: attention"] == pytest.approx(3 * without["forward: attention"])
 
 
 def test_other_kernels_of_8b_by_hand(planned, partition):
     again = "policy.dtensor_cfg.activation_checkpointing=true"
     without, recomputed = (times(planned("grpo_math_8b", *PINNED, *more))["policy_training"] for more in ((), (again,)))
-    a_layer = 2 * (36 + 6) * 4096 + 20 * 5120 + 4 * 5120 + 10 * 14336
+    a_layer = 2 * (4 + 6) * 4096 + 4 * 5120 + 4 * 5120 + 6 * 14336
     layers, predicted = 64 * 1023 * 32 * a_layer, 64 * 896
     memory = partition.memory_bandwidth.value
-    assert without["forward: other kernels"] == pytest.approx((layers + 12 * 128256 * predicted) / memory)
+    assert without["forward: other kernels"] == pytest.approx((layers + 8 * 128256 * predicted) / memory)
     chunk = (512 << 20) // (4 * 128256)
     chunks = 16 * -(-predicted // 16 // chunk)
-    logits = (12 + 10) * 128256 * predicted + 8 * 4096 * 128256 * chunks
+    logits = (8 + 10) * 128256 * predicted + 8 * 4096 * 128256 * chunks
     assert without["backward: other kernels"] == pytest.approx((2 * layers + logits) / memory)
     assert recomputed["backward: other kernels"] == pytest.approx((3 * layers + logits) / memory)
 
@@ -59,7 +62,7 @@ def test_what_gathering_takes_beyond_computation_is_the_networks(planned):
     parts = times(plan)["policy_training"]
     alone = {each.kind: each.seconds for each in plan.collectives if each.phase == "policy_training"}
     beside = parts["backward: matrix products"] + parts["backward: other kernels"]
-    beside += parts["backward: tensor parallel sums"]
+    beside += parts["backward: attention"] + parts["backward: tensor parallel sums"]
     gathered = alone["fsdp all-gather, backward"] + alone["fsdp reduce-scatter"]
     assert parts["backward: fsdp beyond computation"] == pytest.approx(gathered - beside)
 

@@ -52,7 +52,7 @@ def test_a_run_directory_tells_the_whole_story(whole):
     assert finished.outcome.steps == 6
     assert finished.report.is_file()
     assert finished.summary.startswith("accuracy 0.")
-    assert {"started", "validation", "checkpoint", "ended"} <= {event["kind"] for event in run.events}
+    assert {"started", "parts_started", "validation", "checkpoint", "ended"} <= {event["kind"] for event in run.events}
 
 
 def lengths_of(directory):

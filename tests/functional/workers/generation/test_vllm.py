@@ -81,8 +81,11 @@ class TestVllmGenerator(LocalGeneratorContract):
 def test_a_tied_model_takes_new_weights_in_an_engine_started_after_another(tmp_path, family):
     folder, other = (write_model(tmp_path / name, family, tied=True, seed=seed) for name, seed in (("a", 1), ("b", 2)))
     threads, function = torch.get_num_threads(), torch.set_num_threads
-    engine = VllmGenerator(make_config(folder, backend="vllm"), folder)
+    (folder / "model.safetensors").unlink()  # not needed where a refit comes first
+    engine = VllmGenerator(make_config(folder, backend="vllm"), folder, weights_from="refit")
     try:
+        with pytest.raises(GenerationError, match="started without weights"):
+            engine.generate(PROMPTS, 1, plain(8), [0, 0, 0, 0])
         engine.update_weights(weights_of(other), 1)
         model = load_model(other, dtype=torch.float32)
         for prompt, (completion,) in zip(

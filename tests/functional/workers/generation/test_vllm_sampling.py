@@ -124,6 +124,64 @@ def test_a_slot_used_again_is_the_new_requests(engine: Engine) -> None:
     assert recorder.read(new, second[0]) == second[1]
 
 
+def test_the_installed_releases_own_runner_and_sampler_are_tapped(monkeypatch) -> None:
+    """Their code, from a request that is added to the tokens of a step; only kernels that need a GPU are replaced."""
+    from vllm.v1.worker.gpu import model_runner
+    from vllm.v1.worker.gpu.sample import sampler as sampling
+
+    monkeypatch.setattr("vllm.v1.worker.gpu.sample.logprob.compute_token_logprobs", log_softmax_at)
+    monkeypatch.setattr(sampling, "gumbel_sample", lambda logits, *_, **__: logits.argmax(-1))
+    monkeypatch.setattr(sampling, "get_num_sampled_and_rejected", lambda ones, *_: (ones, ones - ones))
+    sampler = sampling.Sampler.__new__(sampling.Sampler)
+    vars(sampler).update(
+        sampling_states=SimpleNamespace(
+            add_request=lambda *_: False, max_num_logprobs=lambda _: sampling.NO_LOGPROBS,
+            get_top_k_top_p=lambda *_: (None, None), any_greedy=lambda _: False, any_explicit_seed=lambda _: True,
+            temperature=SimpleNamespace(gpu=None), seeds=SimpleNamespace(gpu=None),
+        ),
+        thinking_budget_state=SimpleNamespace(add_request=lambda *_: False),
+        logprob_token_ids_state=SimpleNamespace(max_num_token_ids=lambda _: 0, add_request=lambda *_: None),
+        req_states=SimpleNamespace(prefill_len=SimpleNamespace(gpu=None)), logits_processors=[],
+        needs_logits_processing=np.zeros(SLOTS, dtype=bool), trace_replay_state=None, compute_nans=False,
+        use_flashinfer=False, use_xpu_sampler=False, use_fp64_gumbel=False, return_sampling_mask=False,
+        logprobs_mode="processed_logprobs",
+    )  # fmt: skip
+    runner = model_runner.GPUModelRunner.__new__(model_runner.GPUModelRunner)
+    prompts = SimpleNamespace(np=np.array([0, 3, 0, 2, 0], dtype=np.int32))
+    vars(runner).update(
+        sampler=sampler, model=SimpleNamespace(compute_logits=lambda hidden: hidden), rejection_sampler=None,
+        batch_sharder=None, max_num_reqs=SLOTS, device=torch.device("cpu"),
+        req_states=SimpleNamespace(prompt_len=prompts),
+    )  # fmt: skip
+    recorder = vllm_sampling._tap_worker(SimpleNamespace(model_runner=runner)).recorder
+    rows = recorder.reserve(2, 9)
+    for slot, row in zip((3, 1), rows, strict=True):
+        sampler.add_request(slot, SimpleNamespace(extra_args={vllm_sampling.ROW: row}))
+    expected: list[list[float]] = [[], []]
+    sampled: list[list[int]] = [[], []]
+    for computed, scheduled in (((0, 0), (2, 2)), ((2, 2), (1, 1)), ((3, 3), (1, 1))):
+        count, logits = 2, torch.randn(2, VOCABULARY)
+        batch = SimpleNamespace(
+            idx_mapping=torch.tensor([3, 1]), idx_mapping_np=np.array([3, 1]), expanded_idx_mapping=None,
+            expanded_local_pos=None, cu_num_logits=None, cu_num_logits_np=np.array([0, 1, 2]), num_reqs=count,
+            num_draft_tokens=0, positions=torch.zeros(count), input_ids=torch.zeros(count),
+            logits_indices=torch.arange(count), seq_lens=torch.zeros(count, dtype=torch.int32),
+            seq_lens_cpu_upper_bound=torch.zeros(count), num_computed_tokens_np=np.array(computed),
+            num_scheduled_tokens=np.array(scheduled), prefill_len_np=np.array([2, 3]),
+        )  # fmt: skip
+        output, _, _ = runner.sample(logits, batch, None)
+        tokens = output.sampled_token_ids[:, 0]
+        for number, value in enumerate(log_softmax_at(logits, tokens[:, None])[:, 0].tolist()):
+            if computed[number] + scheduled[number] >= (2, 3)[number]:
+                sampled[number].append(int(tokens[number]))
+                expected[number].append(value)
+    assert [len(each) for each in sampled] == [3, 2]
+    assert [recorder.read(row, tokens) for row, tokens in zip(rows, sampled, strict=True)] == expected
+    runner.batch_sharder = object()
+    with pytest.raises(vllm_sampling._UnknownRunnerError, match="samples some"):
+        vllm_sampling._tap_worker(SimpleNamespace(model_runner=runner))
+
+
 @pytest.mark.parametrize("gone", ["sampler", "req_states", "max_num_reqs"])
 def test_a_runner_without_a_part_is_named(gone: str, monkeypatch) -> None:
     runner = Runner()

@@ -2,13 +2,16 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+import ray
 import torch
 
+import grpo
 from grpo.errors import GenerationError, WorkerError
 from grpo.workers.groups.failures import RankError
 from grpo.workers.groups.ray_group import RayGroup
@@ -53,6 +56,15 @@ class TestWhatAGroupDoes:
             assert (each["RANK"], each["LOCAL_RANK"], each["WORLD_SIZE"]) == (str(rank), str(rank), "4")
             assert each["MASTER_ADDR"] == "127.0.0.1"
             assert each["MASTER_PORT"] == seen[0]["MASTER_PORT"]
+
+    def test_processes_and_workers_are_made_once_and_nothing_is_built_for_them(self, group):
+        before = group.call_all("where")
+        for value in range(3):
+            group.call_all("add", value, 1)
+        assert group.call_all("where") == before
+        for each in before:
+            assert each["made"] == "1"
+            assert (each["python"], each["grpo"]) == (sys.executable, grpo.__file__)
 
     def test_workers_see_only_what_they_are_given(self, group):
         for each in group.call_all("where"):
@@ -134,6 +146,20 @@ def test_a_rank_that_is_killed_is_named_rather_than_those_that_waited_for_it(sta
     error = fails(start("gloo"), "die_at", 1)
     assert error.rank == 1
     assert "died during die_at" in str(error)
+
+
+def test_of_ranks_that_fail_together_a_dead_one_is_named_and_the_others_are_told(start):
+    group = start()
+    calls = {
+        group._actors[0].call.remote("refuse_at", (0,)): 0,
+        group._actors[1].call.remote("die_at", (1,)): 1,
+    }
+    ray.wait(list(calls), num_returns=2, timeout=START)
+    with pytest.raises(
+        RankError, match=r"rank 1 .*died during refuse_at(.|\n)*and rank 0 raised .*I would rather"
+    ) as caught:
+        group._collect("refuse_at", calls, START)
+    assert caught.value.rank == 1
 
 
 def test_a_rank_that_aborts_leaves_its_stack(start):

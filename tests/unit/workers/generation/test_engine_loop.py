@@ -150,6 +150,21 @@ def test_an_engine_that_does_not_start_is_an_error_at_once():
         EngineLoop(fail, in_flight=False)
 
 
+def test_nobody_waits_without_a_deadline():
+    never = threading.Event()
+    with pytest.raises(GenerationError, match=r"did not start within 0.01 s"):
+        EngineLoop(lambda: never.wait(LIMIT), in_flight=False, deadline_s=0.01)
+    engine = Steps(held=True)
+    loop = EngineLoop(lambda: engine, in_flight=False, deadline_s=0.5)
+    loop.submit("a", [GroupRequest(0, (1,), 0)], 1, SAMPLING)
+    assert engine.stepping.wait(LIMIT)
+    with pytest.raises(GenerationError, match=r"did not take weights 3 within 0.5 s"):
+        loop.update_weights([], 3)
+    never.set()
+    engine.go.set()
+    loop.shutdown()
+
+
 def test_one_thread_makes_and_runs_the_engine(loops):
     made = []
 

@@ -4,7 +4,7 @@ from statistics import fmean
 
 import pytest
 
-from grpo.planning.lengths import completion_lengths
+from grpo.data.lengths import completion_lengths
 from grpo.rollout.seeds import sampling_seed
 from grpo.workers.generation.replay import drawn_lengths, each_completion, ended
 from grpo.workers.protocol import Completion, Replay, SamplingParams

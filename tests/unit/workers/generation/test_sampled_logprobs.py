@@ -59,6 +59,28 @@ def test_rows_are_used_again_and_what_comes_late_for_them_is_dropped():
     assert recorder.read(row, [7, 8]) == pytest.approx([-0.7, -0.8])
 
 
+def test_a_step_that_arrives_after_its_row_was_given_to_another_request_is_dropped(monkeypatch):
+    """On a GPU steps arrive later than they are recorded; here all are kept back until they are needed."""
+    recorder = SampledLogprobs(CPU, columns=4, steps=8)
+    monkeypatch.setattr(recorder, "_apply_arrived", lambda: None)
+    (row,) = recorder.reserve(1, 3)
+    record(recorder, [(row, 0, 5, -0.5)])
+    assert recorder.read(row, [5]) == [-0.5]
+    record(recorder, [(row, 1, 6, -0.6)])  # sampled ahead of its end
+    recorder.release([row])
+    assert recorder.reserve(1, 3) == [row]
+    recorder._apply_all()
+    record(recorder, [(row, 0, 7, -0.75)])
+    record(recorder, [(row, 1, 6, -0.25)])  # the same token at the same place
+    assert recorder.read(row, [7, 6]) == [-0.75, -0.25]
+    (other,) = recorder.reserve(1, 3)
+    record(recorder, [(other, 0, 7, -0.5)])
+    recorder.release([row])
+    assert recorder.reserve(1, 3) == [row]
+    with pytest.raises(GenerationError, match="1 of 1 differ"):
+        recorder.read(row, [6])
+
+
 def test_it_grows_while_rows_are_in_use():
     recorder = SampledLogprobs(CPU, columns=4, steps=2)
     (first,) = recorder.reserve(1, 2)

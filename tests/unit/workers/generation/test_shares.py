@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo.workers.generation.shares import Loads, Part, share_out, work
+from grpo.workers.generation.shares import Loads, Part, numbered_anew, share_out, work
 
 
 @given(st.lists(st.integers(1, 50), max_size=9), st.integers(1, 7), st.integers(1, 20), st.integers(1, 12))
@@ -58,3 +58,11 @@ def test_work_that_is_done_makes_room():
 
 def test_a_part_is_a_key():
     assert {Part(1, range(2)): 1} == {Part(1, range(2)): 1}
+
+
+def test_a_replica_is_sent_the_prompts_of_its_share_alone():
+    share = [Part(2, range(3)), Part(5, range(2)), Part(5, range(2, 4)), Part(9, range(1))]
+    needed, own = numbered_anew(share)
+    assert needed == [2, 5, 9]
+    assert own == [Part(0, range(3)), Part(1, range(2)), Part(1, range(2, 4)), Part(2, range(1))]
+    assert numbered_anew([]) == ([], [])

@@ -61,6 +61,15 @@ def test_a_request_goes_where_least_is_to_be_done():
     assert list(one.running) == [4, 5]
 
 
+def test_engines_that_still_sample_are_ended_without_being_asked():
+    workers = LocalGroup(2, ByHand)
+    streams = StreamGroup(Engines(workers, 1), timeout_s=20.0)
+    streams.submit(requests(5), 1, SAMPLING)
+    streams.shutdown()
+    assert workers.ended
+    assert "shutdown" not in [method for method, _ in workers.calls]
+
+
 def test_what_finishes_anywhere_is_returned_with_its_own_version_and_the_mean_of_their_work():
     streams, (one, two) = group(2)
     streams.submit(requests(5, 5, 5, 5), 1, SAMPLING)

@@ -67,3 +67,19 @@ def test_graphs_are_captured_for_the_sequences_of_a_step_and_of_the_steps_ahead_
     assert sequences_at_once(CASES["gpu"].model_copy(update={"grpo": some})) == 3 * 10 * 16
     many = grpo.model_copy(update={"num_prompts_per_step": 400})
     assert sequences_at_once(CASES["gpu"].model_copy(update={"grpo": many})) == 1024
+
+
+@pytest.mark.parametrize("case", ["cpu", "gpu"])
+def test_where_a_refit_comes_first_no_weights_are_read(case):
+    folder = Path("/models/m")
+    assert engine_arguments(CASES[case], folder)["load_format"] == "safetensors"
+    changed = engine_arguments(CASES[case], folder, weights_from="refit")
+    assert changed == engine_arguments(CASES[case], folder) | {"load_format": "dummy"}
+
+
+def test_graphs_of_vllms_own_kernels_are_captured_where_nothing_is_to_be_compiled():
+    options = make_config("/models/m", backend="vllm", generation={"vllm_cfg": {"torch_compile": False}})
+    arguments = engine_arguments(on_gpu(options), Path("/models/m"))
+    assert arguments["compilation_config"] == {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+    assert arguments["cudagraph_capture_sizes"][-1] == 512
+    assert "compilation_config" not in engine_arguments(options, Path("/models/m"))

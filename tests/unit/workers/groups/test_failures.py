@@ -56,6 +56,19 @@ def test_a_failure_in_a_collective_is_not_the_cause_if_there_is_another(cause):
     assert situation({0: FOLLOWED, 2: cause, 1: FOLLOWED}).error().rank == 2
 
 
+def test_of_failures_known_at_a_time_a_death_is_the_cause_and_the_others_are_told():
+    error = situation({0: OWN, 1: FOLLOWED, 3: Death("killed", "")}).error()
+    assert error.rank == 3
+    assert str(error).endswith("died during train: killed\nand rank 0 raised ValueError: bad")
+
+
+def test_ranks_that_fail_alike_are_not_all_told():
+    places = {rank: PLACES[rank % 4] for rank in range(8)}
+    error = Situation("Policy", "train", places, dict.fromkeys(range(8), OWN), (), {}, 7.0).error()
+    assert error.rank == 0
+    assert str(error).endswith("and " + "; ".join(f"rank {rank} raised ValueError: bad" for rank in (1, 2, 3)) + " ...")
+
+
 def test_a_death_is_told_with_its_last_words():
     error = situation({1: Death("connection lost", "Fatal Python error\n")}).error()
     assert "rank 1 on node 10.0.0.0 (host0, process 101) died during train: connection lost\nFatal" in str(error)
@@ -94,6 +107,14 @@ def test_a_hang_in_a_collective_names_the_rank_that_is_elsewhere():
     assert "rank 1 did not take part in collective 5" in str(error)
     assert "it is elsewhere" in str(error)
     assert "in a lock" in str(error)
+
+
+@pytest.mark.parametrize("waiting_at", ["grpo/refit/channel.py", "grpo/refit/broadcast.py"])
+def test_a_hang_while_waiting_for_another_group_may_be_that_groups(waiting_at):
+    stack = f'File "/env/{waiting_at}", line 9 in receive'
+    assert situation(unanswered=(1,), diagnoses={1: at(stack)}).error().follows
+    assert not situation(unanswered=(1,), diagnoses={1: at("in load_weights")}).error().follows
+    assert not situation(unanswered=(1,)).error().follows
 
 
 def test_a_rank_without_a_place_is_named_by_its_number():

@@ -6,7 +6,13 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from grpo.workers.groups import rendezvous
-from grpo.workers.groups.rendezvous import Membership, join_process_group, leave_process_group, reserve_port
+from grpo.workers.groups.rendezvous import (
+    Membership,
+    join_process_group,
+    leave_process_group,
+    release_port,
+    reserve_port,
+)
 
 
 def test_names_are_those_of_torchrun():
@@ -27,9 +33,13 @@ def test_a_reserved_port_is_taken_until_it_is_used():
     assert reserve_port("127.0.0.1") != port
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", port))
-    for held in rendezvous._reserved.values():
-        held.close()
-    rendezvous._reserved.clear()
+    release_port(port)
+    release_port(port)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+    for each in list(rendezvous._reserved):
+        release_port(each)
+    assert not rendezvous._reserved
 
 
 def test_without_the_variables_a_process_is_alone():

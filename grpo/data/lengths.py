@@ -22,9 +22,9 @@ def completion_lengths(count: int, *, mean: float, maximum: int, shape: float = 
         ConfigError: the mean is not between 1 and the maximum, or the shape not above 0.
     """
     if not 1 <= mean <= maximum:
-        raise ConfigError(f"--completion-tokens {mean:g}: expected 1 to {maximum}, the most that may be generated")
+        raise ConfigError(f"a mean of {mean:g} tokens: expected 1 to {maximum}, the most that may be generated")
     if shape <= 0:
-        raise ConfigError(f"--length-shape {shape:g}: expected a number above 0")
+        raise ConfigError(f"a tail of shape {shape:g}: expected a number above 0")
     quantiles = [(-log(1 - (at + 0.5) / count)) ** (1 / shape) for at in range(count)]
     low, high = 0.0, maximum / quantiles[0]
     for _ in range(60):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo.data.lengths import completion_lengths
 from grpo.errors import ConfigError
-from grpo.planning.lengths import completion_lengths
 
 
 @settings(deadline=None)
@@ -37,7 +37,7 @@ def test_tails_are_cut_at_the_maximum_and_the_mean_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("mean", "shape", "message"), [(0, 1, "--completion-tokens 0"), (201, 1, "1 to 200"), (9, 0, "shape")]
+    ("mean", "shape", "message"), [(0, 1, "mean of 0 tokens"), (201, 1, "1 to 200"), (9, 0, "shape")]
 )
 def test_what_cannot_be(mean, shape, message):
     with pytest.raises(ConfigError, match=message):
