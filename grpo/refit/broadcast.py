@@ -13,10 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from grpo.refit.deadline import Deadline
 from grpo.refit.errors import PeerLostError
 from grpo.refit.manifest import Bucket, Manifest
 from grpo.refit.transport import Filled
-from grpo.workers.groups.rendezvous import open_store, reserve_port
+from grpo.workers.groups.rendezvous import open_store, release_port, reserve_port
 
 SLOTS = 2
 
@@ -44,6 +45,10 @@ class BroadcastSender:
             self._manifest, self.hello, 0, address=self.hello.address, on_gpu=self._on_gpu, deadline_s=self._deadline_s
         )
 
+    def begin(self) -> None:
+        """As `Sender.begin`."""
+        self._link.deadline.begin()
+
     def free(self, bucket: Bucket) -> Filled:
         """As `Sender.free`."""
         self._link.await_done(bucket.index - SLOTS)
@@ -60,7 +65,9 @@ class BroadcastSender:
 
     def close(self) -> None:
         """As `Sender.close`."""
-        if self._joined is not None:
+        if self._joined is None:
+            release_port(self.hello.port)
+        else:
             self._joined.close()
 
     @property
@@ -79,6 +86,10 @@ class BroadcastReceiver:
         self._buckets = manifest.buckets
         self._link = _Link(manifest, hello, number + 1, address=address, on_gpu=on_gpu, deadline_s=deadline_s)
 
+    def begin(self) -> None:
+        """As `Receiver.begin`."""
+        self._link.deadline.begin()
+
     def take(self, bucket: Bucket) -> Filled:
         """As `Receiver.take`; the next one is on its way then."""
         if bucket.index == 0:
@@ -92,7 +103,8 @@ class BroadcastReceiver:
         """As `Receiver.release`: what arrives in its place is asked for after this, and waits for the device."""
 
     def finish(self) -> None:
-        """As `Receiver.finish`: whoever reads the checksums waits for the device."""
+        """As `Receiver.finish`."""
+        self._link.wait()
 
     def close(self) -> None:
         """As `Receiver.close`."""
@@ -105,7 +117,7 @@ class _Link:
     def __init__(
         self, manifest: Manifest, hello: BroadcastHello, rank: int, *, address: str, on_gpu: bool, deadline_s: float
     ) -> None:
-        self._deadline_s = deadline_s
+        self.deadline, self._on_gpu = Deadline(deadline_s), on_gpu
         self._works: dict[int, Any] = {}
         self._filled: dict[int, Filled] = {}
         device = "cuda" if on_gpu else "cpu"
@@ -138,6 +150,11 @@ class _Link:
         except RuntimeError as error:
             raise self._lost(error) from error
 
+    def wait(self) -> None:
+        """Until the device has done what it was told on the current stream."""
+        if self._on_gpu:
+            torch.cuda.current_stream().synchronize()
+
     def close(self) -> None:
         self._group.abort()
 
@@ -145,7 +162,7 @@ class _Link:
         options = dist.BroadcastOptions()
         options.rootRank = 0
         options.rootTensor = 0
-        options.timeout = timedelta(seconds=self._deadline_s)
+        options.timeout = timedelta(seconds=self.deadline.left_s)
         return self._group.broadcast([tensor], options)
 
     def _lost(self, error: RuntimeError) -> PeerLostError:

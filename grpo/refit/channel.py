@@ -1,7 +1,8 @@
-"""A connection between two processes of one machine: small messages, each awaited no longer than a deadline.
+"""A connection between two processes of one machine: small messages, awaited no longer than a deadline.
 
-The sockets have names in the kernel alone, which nobody can guess and which vanish with the process, however it ends. A
-process of another user is refused.
+The sockets have names in the kernel alone, which vanish with the process, however it ends. Every user of the machine
+can read them (/proc/net/unix): what keeps others out is that the kernel tells whose process is at the other end, and
+one of another user is not listened to.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import os
 import secrets
 import socket
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo.refit.deadline import Deadline
 from grpo.refit.errors import PeerLostError, RefitError
 
 _WORD = struct.Struct("<q")
@@ -35,34 +38,45 @@ class Machine:
 class Listener:
     """Waits to be connected to, under `name`."""
 
-    def __init__(self, deadline_s: float) -> None:
-        self.name = f"grpo-refit-{secrets.token_hex(16)}"
-        self._deadline_s = deadline_s
+    def __init__(self, deadline: Deadline) -> None:
+        self.name = f"grpo-refit-{secrets.token_hex(16)}"  # of its own: other runs are on this machine
+        self._deadline = deadline
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(f"\0{self.name}")
         self._socket.listen(64)
-        self._socket.settimeout(deadline_s)
 
     def accept(self, count: int) -> list[Channel]:
-        """Connections to so many peers, by their numbers.
+        """Connections to so many peers, by their numbers. Another user's processes are turned away.
 
         Raises:
             PeerLostError: they did not come in time.
-            RefitError: another user's process connected.
+            RefitError: a number that is not one of 0 to `count` - 1, or twice the same.
         """
-        found: dict[int, Channel] = {}
-        while len(found) < count:
+        made: list[Channel] = []
+        try:
+            while len(made) < count:
+                awaited = sorted(set(range(count)) - {each.number for each in made})
+                made.append(self._next(awaited))
+                made[-1].introduce(awaited)
+        except BaseException:
+            for each in made:
+                each.close()
+            raise
+        return sorted(made, key=lambda each: each.number)
+
+    def _next(self, awaited: list[int]) -> Channel:
+        """Of this user."""
+        while True:
+            self._socket.settimeout(self._deadline.left_s)
             try:
                 connected, _ = self._socket.accept()
             except TimeoutError:
-                missing = sorted(set(range(count)) - set(found))
-                raise PeerLostError(f"receivers {missing} did not connect within {self._deadline_s:g} s") from None
-            channel = Channel(connected, self._deadline_s, "a receiver")
-            channel.check_user()
-            number = channel.receive()
-            channel.peer = f"receiver {number}"
-            found[number] = channel
-        return [found[number] for number in range(count)]
+                told = f"receivers {awaited} did not connect within {self._deadline.seconds:g} s"
+                raise PeerLostError(told) from None
+            channel = Channel(connected, self._deadline, "a receiver")
+            if channel.user() == os.getuid():
+                return channel
+            channel.close()
 
     def close(self) -> None:
         self._socket.close()
@@ -71,18 +85,23 @@ class Listener:
 class Channel:
     """Both ends; whatever goes wrong with it is a PeerLostError."""
 
-    def __init__(self, connected: socket.socket, deadline_s: float, peer: str) -> None:
+    def __init__(self, connected: socket.socket, deadline: Deadline, peer: str) -> None:
         self._socket = connected
-        self._socket.settimeout(deadline_s)
-        self._deadline_s = deadline_s
-        self.peer = peer
+        self._deadline = deadline
+        self.peer, self.number = peer, -1
 
     @classmethod
-    def connect(cls, name: str, number: int, deadline_s: float) -> Channel:
-        """To the listener of that name, as its peer of that number."""
+    def connect(cls, name: str, number: int, deadline: Deadline) -> Channel:
+        """To the listener of that name, as its peer of that number.
+
+        Raises:
+            PeerLostError: nobody listens.
+            RefitError: another user's process does.
+        """
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        channel = cls(connected, deadline_s, "the sender")
+        channel = cls(connected, deadline, "the sender")
         try:
+            connected.settimeout(deadline.left_s)
             connected.connect(f"\0{name}")
             channel.check_user()
             channel.send(number)
@@ -94,12 +113,23 @@ class Channel:
             raise
         return channel
 
+    def introduce(self, awaited: Collection[int]) -> None:
+        """Learn which receiver is at the other end. Raises RefitError if it is none of those that are awaited."""
+        self.number = self.receive()
+        if self.number not in awaited:
+            raise RefitError(f"a receiver of number {self.number} connected, where {awaited} are awaited")
+        self.peer = f"receiver {self.number}"
+
     def check_user(self) -> None:
         """Raise RefitError unless the other end is of this process's user."""
+        if (user := self.user()) != os.getuid():
+            raise RefitError(f"a process of another user ({user}) listens as {self.peer} of the weights")
+
+    def user(self) -> int:
+        """Whose process is at the other end, as the kernel tells."""
         raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        process, user, _ = _CREDENTIALS.unpack(raw)
-        if user != os.getuid():
-            raise RefitError(f"process {process} of another user ({user}) connected to the weights' channel")
+        _, user, _ = _CREDENTIALS.unpack(raw)
+        return int(user)
 
     def send(self, word: int) -> None:
         self.send_bytes(_WORD.pack(word))
@@ -116,6 +146,7 @@ class Channel:
 
     def send_bytes(self, data: bytes) -> None:
         try:
+            self._socket.settimeout(self._deadline.left_s)
             self._socket.sendall(data)
         except OSError as error:
             raise self._lost(error) from error
@@ -124,6 +155,7 @@ class Channel:
         data = b""
         while len(data) < count:
             try:
+                self._socket.settimeout(self._deadline.left_s)
                 piece = self._socket.recv(count - len(data))
             except OSError as error:
                 raise self._lost(error) from error
@@ -135,6 +167,7 @@ class Channel:
     def send_file(self, descriptor: int) -> None:
         """Let the other end open what is open here."""
         try:
+            self._socket.settimeout(self._deadline.left_s)
             socket.send_fds(self._socket, [b"f"], [descriptor])
         except OSError as error:
             raise self._lost(error) from error
@@ -142,6 +175,7 @@ class Channel:
     def receive_file(self) -> int:
         """A descriptor, to be closed."""
         try:
+            self._socket.settimeout(self._deadline.left_s)
             data, found, _, _ = socket.recv_fds(self._socket, 1, 1)
         except OSError as error:
             raise self._lost(error) from error
@@ -154,5 +188,5 @@ class Channel:
 
     def _lost(self, error: OSError) -> PeerLostError:
         if isinstance(error, TimeoutError):
-            return PeerLostError(f"{self.peer} did nothing for {self._deadline_s:g} s")
+            return PeerLostError(f"{self.peer} did nothing within {self._deadline.seconds:g} s")
         return PeerLostError(f"{self.peer} has gone: {error}")

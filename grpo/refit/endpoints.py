@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,8 @@ from grpo.refit.manifest import Manifest, Weight
 from grpo.refit.plan import Place, Transport
 from grpo.refit.shared import SharedHello, SharedReceiver, SharedSender
 from grpo.refit.transport import Incoming, Received, Receiver, Sent, send
+from grpo.refit.unheard import Unheard
+from grpo.refit.writing import Places
 from grpo.workers.generation.expected_weights import ExpectedWeights
 
 Hello = SharedHello | BroadcastHello
@@ -33,11 +35,11 @@ class Exporter(Protocol):
     """What a refit needs of the policy, on each of its ranks."""
 
     def describe_weights(self) -> list[Weight]:
-        """What `export_weights` will give, in its order, without making it."""
+        """What `write_weights` will write, in its order, without making it."""
         ...
 
-    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """As `Policy.export_weights`: all ranks take part in every tensor."""
+    def write_weights(self, buckets: Iterable[Places]) -> Iterator[None]:
+        """As `StatefulPolicy.write_weights`: all ranks take part in every bucket."""
         ...
 
 
@@ -46,7 +48,7 @@ class RefitSource:
 
     def __init__(self, exporter: Exporter) -> None:
         self._exporter = exporter
-        self._sender: SharedSender | BroadcastSender | None = None
+        self._sender: SharedSender | BroadcastSender | Unheard | None = None
 
     def refit_describe(self, settings: Settings) -> tuple[Manifest, Place]:
         """What this rank would export, and where it is."""
@@ -55,10 +57,11 @@ class RefitSource:
         return self._manifest, Place.here(on_gpu=settings.on_gpu)
 
     def refit_open(self, transport: Transport, receivers: int, address: str) -> list[Hello]:
-        """Make ready for so many receivers, with none do nothing; what each needs to join."""
+        """Make ready for so many receivers; what each needs to join."""
         self.refit_close()
         settings = self._settings
         if not receivers:
+            self._sender = Unheard(self._manifest, on_gpu=settings.on_gpu)
             return []
         if transport == "shared":
             shared = SharedSender(
@@ -75,28 +78,30 @@ class RefitSource:
 
     def refit_join(self) -> None:
         """Wait for the receivers, who are told to join at the same time. Raises PeerLostError."""
-        if self._sender is not None:
-            self._sender.join()
+        self._open.join()
 
     def refit_send(self, version: int) -> Sent | None:
-        """Send the weights, or take part in their making; what was sent.
+        """Send the weights, or take part in their making; what was sent to anyone.
 
         Raises:
             RefitError: the policy exports something else than it has described.
             PeerLostError: a receiver has gone, has given up, or does not take them in time.
         """
-        weights = self._exporter.export_weights()
-        if self._sender is None:
-            for _ in weights:
-                pass
-            return None
-        return send(weights, self._manifest, self._sender, version=version, checks=self._settings.checks)
+        heard = not isinstance(self._open, Unheard)
+        checks = self._settings.checks if heard else "off"
+        sent = send(self._exporter.write_weights, self._manifest, self._open, version=version, checks=checks)
+        return sent if heard else None
 
     def refit_close(self) -> None:
         """Give memory and connections back: for a process that goes on after the run."""
         if self._sender is not None:
             self._sender.close()
         self._sender = None
+
+    @property
+    def _open(self) -> SharedSender | BroadcastSender | Unheard:
+        assert self._sender is not None, "a refit before refit_open"
+        return self._sender
 
 
 class RefitTarget:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from grpo.refit.channel import Channel, Listener
+from grpo.refit.deadline import Deadline
 from grpo.refit.manifest import Bucket, Manifest
 from grpo.refit.slots import COUNT, CudaSlots, HostSlots
 from grpo.refit.transport import Filled
@@ -33,7 +34,8 @@ class SharedSender:
         self._receivers = receivers
         self._slots = CudaSlots.create(manifest.largest) if on_gpu else HostSlots.create(manifest.largest)
         self._views = _Views(self._slots.flat)
-        self._listener = Listener(deadline_s)
+        self._deadline = Deadline(deadline_s)
+        self._listener = Listener(self._deadline)
         self._channels: list[Channel] = []
         self._released: list[int] = []  # buckets so far, by receiver
         self._sent = 0
@@ -46,11 +48,16 @@ class SharedSender:
 
     def join(self) -> None:
         """Wait for the receivers. Raises PeerLostError."""
+        self._deadline.begin()
         self._channels = self._listener.accept(self._receivers)
         self._listener.close()
         for channel in self._channels:
             self._slots.offer(channel)
         self._released = [0] * self._receivers
+
+    def begin(self) -> None:
+        """As `Sender.begin`."""
+        self._deadline.begin()
 
     def free(self, bucket: Bucket) -> Filled:
         """As `Sender.free`."""
@@ -90,7 +97,8 @@ class SharedReceiver:
 
     def __init__(self, manifest: Manifest, hello: SharedHello, number: int, *, deadline_s: float) -> None:
         """Join as the receiver of that number. Raises PeerLostError."""
-        self._channel = Channel.connect(hello.name, number, deadline_s)
+        self._deadline = Deadline(deadline_s)
+        self._channel = Channel.connect(hello.name, number, self._deadline)
         self._slots: HostSlots | CudaSlots
         if hello.handles is None:
             self._slots = HostSlots.attach(self._channel, manifest.largest)
@@ -98,6 +106,10 @@ class SharedReceiver:
             self._slots = CudaSlots.attach(self._channel, hello.handles)
         self._views = _Views(self._slots.flat)
         self._taken = 0
+
+    def begin(self) -> None:
+        """As `Receiver.begin`."""
+        self._deadline.begin()
 
     def take(self, bucket: Bucket) -> Filled:
         """As `Receiver.take`."""
@@ -114,7 +126,8 @@ class SharedReceiver:
         self._taken += 1
 
     def finish(self) -> None:
-        """As `Receiver.finish`: whoever reads the checksums waits for the device."""
+        """As `Receiver.finish`."""
+        self._slots.wait()
 
     def close(self) -> None:
         """As `Receiver.close`."""

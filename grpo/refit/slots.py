@@ -39,6 +39,10 @@ class Slots(Protocol):
         """Receiver: device work so far was the last to read it."""
         ...
 
+    def wait(self) -> None:
+        """Until the device has done what it was told on the current stream."""
+        ...
+
 
 class HostSlots:
     """In memory of the CPU that has no name: it is gone with the last process that holds it, however that ends."""
@@ -73,6 +77,9 @@ class HostSlots:
         """The CPU has done what it was told."""
 
     after_filling = before_taking = after_taking = before_filling
+
+    def wait(self) -> None:
+        """As `Slots.wait`: so it has."""
 
     def close(self) -> None:
         """The memory itself goes when the last tensor in it does; more than once does no harm."""
@@ -143,6 +150,10 @@ class CudaSlots:
         """As `Slots.after_taking`."""
         (taken,) = self._taken
         taken[slot].record()
+
+    def wait(self) -> None:
+        """As `Slots.wait`."""
+        torch.cuda.current_stream().synchronize()
 
     def close(self) -> None:
         """Let the memory go."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -11,7 +13,10 @@ from torch import Tensor
 
 from grpo.refit.checksum import Checks, Checksums
 from grpo.refit.errors import RefitError
-from grpo.refit.manifest import Bucket, Manifest, Weight
+from grpo.refit.manifest import Bucket, Manifest
+from grpo.refit.writing import Places
+
+Write = Callable[[Iterable[Places]], Iterator[None]]  # `StatefulPolicy.write_weights`
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,10 @@ class Filled:
 
 class Sender(Protocol):
     """Takes buckets, in the order of the manifest."""
+
+    def begin(self) -> None:
+        """A refit starts, and with it its deadline."""
+        ...
 
     def free(self, bucket: Bucket) -> Filled:
         """Memory to fill; waits until all receivers are done with what was in it."""
@@ -45,6 +54,10 @@ class Sender(Protocol):
 class Receiver(Protocol):
     """Gives buckets, in the order of the manifest."""
 
+    def begin(self) -> None:
+        """As `Sender.begin`."""
+        ...
+
     def take(self, bucket: Bucket) -> Filled:
         """Its content, as far as the current stream goes; waits for it."""
         ...
@@ -54,7 +67,7 @@ class Receiver(Protocol):
         ...
 
     def finish(self) -> None:
-        """Wait until this side's part of the last bucket is done."""
+        """Wait until the device has done what it was told on the current stream, with the last bucket too."""
         ...
 
     def close(self) -> None:
@@ -87,50 +100,63 @@ class Received:
     load_s: float  # in which the engine took what was there
 
 
-def send(
-    weights: Iterator[tuple[str, Tensor]], manifest: Manifest, sender: Sender, *, version: int, checks: Checks
-) -> Sent:
-    """Fill the buckets with `weights` and send each.
+def send(write: Write, manifest: Manifest, sender: Sender, *, version: int, checks: Checks) -> Sent:
+    """Have the buckets filled, and send each.
 
     Raises:
         RefitError: the weights are not those of the manifest.
         PeerLostError: a receiver has gone or does not take what was sent in time.
     """
     sums = Checksums(checks, len(manifest.buckets), version)
-    started, waited = perf_counter(), 0.0
+    memory = _Memory(manifest, sender)
+    sender.begin()
+    started = perf_counter()
     try:
-        for bucket in manifest.buckets:
-            asked = perf_counter()
-            filled = sender.free(bucket)
-            waited += perf_counter() - asked
-            for weight, target in zip(bucket.weights, filled.tensors, strict=True):
-                target.copy_(_next(weights, weight))
+        for _ in write(memory):
+            bucket, filled = memory.next_filled()
             sums.add(bucket.index, filled.flat)
             sender.publish(bucket)
-        _check_end(weights)
-        asked = perf_counter()
-        sender.finish()
-        waited += perf_counter() - asked
+        memory.check_end()
+        with memory.waiting():
+            sender.finish()
         values = sums.values()
     except BaseException:
         sender.close()
         raise
-    return Sent(version, manifest.nbytes, len(manifest.buckets), values, perf_counter() - started - waited, waited)
+    spent, waited = perf_counter() - started, memory.waited_s
+    return Sent(version, manifest.nbytes, len(manifest.buckets), values, spent - waited, waited)
 
 
-def _next(weights: Iterator[tuple[str, Tensor]], expected: Weight) -> Tensor:
-    name, tensor = next(weights, ("nothing more", None))
-    if tensor is None:
-        raise RefitError(f"the policy exports {name} where the manifest has {expected}")
-    given = Weight.of(name, tensor)
-    if given != expected:
-        raise RefitError(f"the policy exports {given} where the manifest has {expected}")
-    return tensor
+class _Memory:
+    """The places of all buckets, as they are free; then which of them are full."""
 
+    def __init__(self, manifest: Manifest, sender: Sender) -> None:
+        self._manifest, self._sender = manifest, sender
+        self._given: deque[tuple[Bucket, Filled]] = deque()
+        self._filled = 0
+        self.waited_s = 0.0
 
-def _check_end(weights: Iterator[tuple[str, Tensor]]) -> None:
-    for name, _ in weights:
-        raise RefitError(f"the policy exports {name} after the last weight of the manifest")
+    def __iter__(self) -> Iterator[Places]:
+        for bucket in self._manifest.buckets:
+            with self.waiting():
+                free = self._sender.free(bucket)
+            self._given.append((bucket, free))
+            yield list(zip(bucket.weights, free.tensors, strict=True))
+
+    def next_filled(self) -> tuple[Bucket, Filled]:
+        self._filled += 1
+        return self._given.popleft()
+
+    def check_end(self) -> None:
+        wanted = len(self._manifest.buckets)
+        if self._filled != wanted:
+            raise RefitError(f"the policy filled {self._filled} of {wanted} buckets and went on")
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        asked = perf_counter()
+        yield
+        self.waited_s += perf_counter() - asked
 
 
 class Incoming:
@@ -144,6 +170,7 @@ class Incoming:
         self._sums = Checksums(checks, len(manifest.buckets), version)
         self._names = self._nbytes = self._messages = 0
         self._wait_s = 0.0
+        receiver.begin()
         self._started = perf_counter()
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
@@ -167,9 +194,7 @@ class Incoming:
         """
         if self._names != len(self._manifest.weights):
             raise RefitError(f"the engine took {self._names} of {len(self._manifest.weights)} weights and went on")
-        asked = perf_counter()
         self._receiver.finish()
-        self._wait_s += perf_counter() - asked
         spent = perf_counter() - self._started
         return Received(
             self._version, self._names, self._nbytes, self._messages, self._sums.values(), self._wait_s,

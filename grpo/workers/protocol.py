@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -12,6 +12,7 @@ from grpo.batching.batch import Batch
 from grpo.checkpoint.pieces import Piece
 from grpo.placement.resources import EngineTag, Residence, Resource
 from grpo.refit.manifest import Weight
+from grpo.refit.writing import Places
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,13 @@ class StatefulPolicy(Policy, Protocol):
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights under Hugging Face names, one at a time, tied ones once."""
+        ...
+
+    def write_weights(self, buckets: Iterable[Places]) -> Iterator[None]:
+        """The same into memory that is given: all weights in their order, on every rank.
+
+        At each step one more bucket is full, as far as the current stream goes. The next may be asked for before that.
+        """
         ...
 
     def state(self) -> tuple[list[Piece], dict[str, Any]]:

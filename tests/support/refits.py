@@ -11,6 +11,7 @@ from grpo.placement.resources import Residence, Resource
 from grpo.refit.endpoints import RefitSource, RefitTarget, Settings
 from grpo.refit.manifest import Weight
 from grpo.refit.session import RefitSession
+from grpo.refit.writing import copied
 from grpo.telemetry.timers import PhaseTimer
 from grpo.workers.generation.expected_weights import ExpectedWeights
 from grpo.workers.groups.worker_group import InProcessGroup
@@ -64,6 +65,9 @@ class SmallPolicy:
                 trouble(self.trouble)
             yield name, reused
             reused.fill_(torch.nan)
+
+    def write_weights(self, buckets):
+        return copied(self.export_weights(), buckets)
 
 
 class SmallEngine:
@@ -120,6 +124,9 @@ class Given:
 
     def export_weights(self):
         return iter(self._weights)
+
+    def write_weights(self, buckets):
+        return copied(self.export_weights(), buckets)
 
 
 def refit_into(engines, weights, version):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from grpo.models.megatron.weights import SafetensorsFolder, dtype_is_wide
 from grpo.placement.plan import plan_of
 from grpo.placement.resources import Resource
 from grpo.refit.manifest import Weight
+from grpo.refit.writing import Places, copied
 from grpo.workers.megatron.attention import CausalAttention
 from grpo.workers.megatron.compat import check_version
 from grpo.workers.megatron.cpu_shim import megatron_on_cpu
@@ -205,6 +206,10 @@ class MegatronPolicy(PlacedPolicy):
         with self._on_device():
             self._trained.await_weights()
         yield from self._weights.export(self._device, self._dtype)
+
+    def write_weights(self, buckets: Iterable[Places]) -> Iterator[None]:
+        """See `StatefulPolicy.write_weights`."""
+        return copied(self.export_weights(), buckets)
 
     def state(self) -> tuple[list[Piece], dict[str, Any]]:
         """What `DTensorPolicy.state` gives, under the same names, so that either backend takes up the other's."""

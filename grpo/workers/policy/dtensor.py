@@ -7,7 +7,7 @@ same whole batch, computes its share, and has the result of one process.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from grpo.models.sharded_loading import random_weights, shape_of_model, stored_w
 from grpo.placement.plan import plan_of
 from grpo.placement.resources import Resource
 from grpo.refit.manifest import Weight
+from grpo.refit.writing import Places
 from grpo.workers.offload.movable import PlacedPolicy, Resources
 from grpo.workers.policy.architecture import check_supported
 from grpo.workers.policy.forward import model_inputs, needed_lengths, trained_tokens
@@ -197,6 +198,11 @@ class DTensorPolicy(PlacedPolicy):
         """
         self.resources.need("export_weights", Resource.POLICY_PARAMETERS)
         return self._execution.whole_weights()
+
+    def write_weights(self, buckets: Iterable[Places]) -> Iterator[None]:
+        """See `StatefulPolicy.write_weights`."""
+        self.resources.need("write_weights", Resource.POLICY_PARAMETERS)
+        return self._execution.write_weights(buckets)
 
     def state(self) -> tuple[list[Piece], dict[str, Any]]:
         """Masters under `model.`, Adam's moments under `optimizer.`, and counters.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from grpo.algorithm.metrics import MetricSums
 from grpo.checkpoint.pieces import Piece
 from grpo.config.schema import Policy
 from grpo.refit.manifest import Weight
+from grpo.refit.writing import Places, copied
 from grpo.workers.policy.architecture import checkpoint_activations
 from grpo.workers.policy.logprob_model import LogprobModel
 from grpo.workers.policy.optimizer import OPTIMIZERS
@@ -63,6 +64,10 @@ class LocalExecution:
         """In the compute dtype; the live tensors."""
         for name, parameter in self.compute.model.named_parameters():
             yield name, parameter.detach()
+
+    def write_weights(self, buckets: Iterable[Places]) -> Iterator[None]:
+        """As `StatefulPolicy.write_weights`."""
+        return copied(self.whole_weights(), buckets)
 
     def pieces(self, tensors: Mapping[str, Tensor]) -> list[Piece]:
         """What this rank is to write of them; the live tensors."""

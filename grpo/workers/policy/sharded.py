@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from grpo.algorithm.metrics import MetricSums
@@ -25,7 +25,9 @@ from grpo.config.schema import Policy
 from grpo.models.parallel_plans import shard_range, tensor_parallel
 from grpo.models.sharded_loading import Reader, restore_buffers
 from grpo.refit.manifest import Weight
+from grpo.refit.writing import Places
 from grpo.workers.policy.architecture import checkpoint_activations
+from grpo.workers.policy.gathering import gathered, tensor_parallel_dim
 from grpo.workers.policy.local import frozen
 from grpo.workers.policy.logprob_model import LogprobModel, attention_width, matrix_parameters
 from grpo.workers.policy.optimizer import NamedAdamW
@@ -98,8 +100,20 @@ class ShardedExecution:
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         """In the compute dtype, gathered one at a time: every rank takes them all."""
+        for name, parameter in self._weights():
+            whole = torch.empty(parameter.shape, dtype=self._dtype, device=self._device)
+            for _ in gathered([[(parameter, whole)]], self._parallel):
+                yield name, whole
+
+    def write_weights(self, buckets: Iterable[Places]) -> Iterator[None]:
+        """As `StatefulPolicy.write_weights`: a bucket is one message, and lies where it is wanted when it has come."""
+        held = dict(self._weights())
+        wanted = ([(held[weight.name], target) for weight, target in places] for places in buckets)
+        return gathered(wanted, self._parallel)
+
+    def _weights(self) -> Iterator[tuple[str, DTensor]]:
         for name, parameter in self.masters.named_parameters():
-            yield name, gather(parameter.detach(), self._parallel, self._dtype)
+            yield name, cast("DTensor", parameter.detach())
 
     def pieces(self, tensors: Mapping[str, Tensor]) -> list[Piece]:
         """What this rank is to write of them: its own part, and what all have from the first alone. Live, local."""
@@ -108,7 +122,7 @@ class ShardedExecution:
         for name, each in tensors.items():
             if not isinstance(each, DTensor):
                 found += [Piece.whole(name, each)] if first else []
-            elif self._parallel.tp_rank == 0 or _tensor_parallel_dim(each) is not None:
+            elif self._parallel.tp_rank == 0 or tensor_parallel_dim(each) is not None:
                 part, local = own_part(each, self._parallel), each.to_local()
                 if local.numel():
                     found.append(Piece(name, tuple(each.shape), tuple(cut.start for cut in part), local))
@@ -173,7 +187,7 @@ class ShardedAdamW(NamedAdamW):
 
     def _norm(self, gradients: Sequence[DTensor]) -> float:
         first = self._parallel.tp_rank == 0
-        own = [each.to_local() for each in gradients if first or _tensor_parallel_dim(each) is not None]
+        own = [each.to_local() for each in gradients if first or tensor_parallel_dim(each) is not None]
         total = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
         if own:
             total = torch.nn.utils.get_total_norm(own).to(total).square()
@@ -193,46 +207,10 @@ class ShardedAdamW(NamedAdamW):
 def own_part(parameter: DTensor, parallel: ParallelContext) -> tuple[slice, ...]:
     """Where this rank's part lies in the whole tensor: first cut by tensor parallel ranks, then its rows."""
     part = [(0, size) for size in parameter.shape]
-    cut = _tensor_parallel_dim(parameter)
+    cut = tensor_parallel_dim(parameter)
     if cut is not None:
         part[cut] = shard_range(parameter.shape[cut], parallel.tp_rank, parallel.tp_size)
     first, stop = part[0]
     start, end = shard_range(stop - first, parallel.dp_rank, parallel.dp_size)
     part[0] = (first + start, first + end)
     return tuple(slice(*each) for each in part)
-
-
-def _tensor_parallel_dim(tensor: DTensor) -> int | None:
-    """The dimension that tensor parallel ranks, the second of a mesh of two, have cut; None where each has all."""
-    placement = tensor.placements[-1]
-    if tensor.device_mesh.ndim == 1 or isinstance(placement, Replicate):
-        return None
-    return cast("Shard", placement).dim
-
-
-def gather(tensor: Tensor, parallel: ParallelContext, dtype: torch.dtype) -> Tensor:
-    """The whole tensor in `dtype` on every rank: rows from data parallel ranks, then the parts of tensor parallel ones.
-
-    DTensor's own way plans this anew for each tensor, and warns that it takes two messages.
-    """
-    assert isinstance(tensor, DTensor)
-    local, shape = tensor.to_local().to(parallel.device, dtype), list(tensor.shape)
-    cut = _tensor_parallel_dim(tensor)
-    if cut is not None:
-        first, stop = shard_range(shape[cut], parallel.tp_rank, parallel.tp_size)
-        shape[cut] = stop - first
-    rows = _joined(local, shape[0], 0, parallel.dp_group)
-    return rows if cut is None else _joined(rows, tensor.shape[cut], cut, parallel.tp_group)
-
-
-def _joined(part: Tensor, size: int, dim: int, group: dist.ProcessGroup) -> Tensor:
-    """Parts of `size` along `dim`, cut as `shard_range` does, put together."""
-    ranks = group.size()
-    if ranks == 1:
-        return part
-    front = part.movedim(dim, 0)
-    padded = front.new_zeros((-(-size // ranks), *front.shape[1:]))
-    padded[: len(front)] = front
-    parts = padded.new_empty((ranks, *padded.shape))
-    dist.all_gather(list(parts), padded, group=group)
-    return parts.flatten(0, 1)[:size].movedim(0, dim).contiguous()

@@ -45,3 +45,15 @@ def test_what_leaves_is_freed(backend, folder):
     after = held["memory/after_offload_allocated_gib"] * 2**30 - engine
     assert before - after >= bytes_of_policy
     assert held["memory/offloaded_gib"] * 2**30 >= bytes_of_policy
+
+
+@pytest.mark.parametrize("backend", ["dtensor", "megatron"])
+def test_what_stays_on_the_gpu_is_bounded(backend, folder):
+    """Reports of 15 to 18 GB came down to 3 to 5: NCCL's buffers, contexts, workspaces, reserves."""
+    bench = Bench(config_of(folder, backend=backend, gpus=1, **EVERYTHING), folder)
+    for _ in range(3):
+        bench.follow("refit", "generation", "logprobs", "policy_training", "checkpoint")
+    bench.follow("refit", "generation")
+    held = {name.rpartition("after_offload_")[2]: value for name, value in bench.placement.step_metrics().items()}
+    assert held["reserved_gib"] - held["allocated_gib"] < 0.25, "no reserve but for the ends of blocks"
+    assert held["driver_gib"] - held["reserved_gib"] < 3.0, held

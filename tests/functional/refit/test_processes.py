@@ -112,10 +112,13 @@ def test_a_rank_that_sends_nothing_is_named_too(start, colocated):
 
 @pytest.mark.nightly
 @BOTH
-def test_a_side_that_hangs_is_named_with_its_stacks(start, colocated):
+@pytest.mark.parametrize("side", ["policy", "engine"])
+def test_a_side_that_hangs_is_named_with_its_stacks(start, colocated, side):
+    """The other, which waits for it, gives up before."""
     refits = start(colocated=colocated, deadline_s=4.0)
-    with pytest.raises(RankError, match=r"(?s)SmallPolicyRank rank 0 .*did not return within 4 s.*in trouble"):
-        refits.refit(1, policy="hangs")
+    name = {"policy": "SmallPolicyRank", "engine": "SmallEngineRank"}[side]
+    with pytest.raises(RankError, match=rf"(?s){name} rank 0 .*did not return within 4 s.*in trouble"):
+        refits.refit(1, **{side: "hangs"})
 
 
 @pytest.mark.nightly

@@ -32,3 +32,10 @@ def test_nothing_else_asks_workers_to_move_anything():
         and ast.unparse(node.func.value) != "time"
     }
     assert {path for path in asked if path.split("/")[0] != "workers"} == {"placement/placement.py"}
+
+
+def test_memory_goes_back_to_the_driver_in_one_place():
+    """It waits for the device: `release` alone does it, where the policy makes room for an engine's allocator."""
+    root = Path(grpo.__file__).parent
+    calls = {str(path.relative_to(root)) for path in root.rglob("*.py") if "empty_cache" in path.read_text()}
+    assert calls == {"workers/offload/memory.py", "workers/megatron/cpu_shim.py"}

@@ -201,6 +201,7 @@ def test_a_separate_run_has_no_way_to_ask_for_an_offload(resource, residence, fo
 @pytest.mark.parametrize(("call", "resource"), [
     ("train", "policy_parameters"), ("logprobs", "policy_parameters"), ("export_weights", "policy_parameters"),
     ("state", "policy_parameters"), ("reference_logprobs", "reference_parameters"),
+    ("write_weights", "policy_parameters"),
 ])  # fmt: skip
 def test_a_call_without_what_it_needs_says_what_is_where(call, resource, folder):
     bench = Bench(config_of(folder, **PLANS["everything"]), folder)

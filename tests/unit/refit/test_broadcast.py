@@ -1,3 +1,5 @@
+import socket
+
 import pytest
 
 from grpo.refit.broadcast import BroadcastReceiver, BroadcastSender
@@ -9,12 +11,10 @@ MANIFEST = Manifest.of([Weight(name, (4,), "float32") for name in "abcde"], 16)
 HERE = {"address": "127.0.0.1", "on_gpu": False}
 
 
-def joined(receivers, deadline_s=20.0):
-    sender = BroadcastSender(MANIFEST, receivers=receivers, deadline_s=deadline_s, **HERE)
+def joined(receivers):
+    sender = BroadcastSender(MANIFEST, receivers=receivers, deadline_s=20.0, **HERE)
     waiting = [
-        in_thread(
-            lambda number=number: BroadcastReceiver(MANIFEST, sender.hello, number, deadline_s=deadline_s, **HERE)
-        )
+        in_thread(lambda number=number: BroadcastReceiver(MANIFEST, sender.hello, number, deadline_s=20.0, **HERE))
         for number in range(receivers)
     ]
     sender.join()
@@ -46,7 +46,9 @@ def test_every_receiver_gets_every_bucket_in_its_order():
 
 
 def test_a_sender_that_has_gone_is_no_wait_without_end():
-    sender, (receiver,) = joined(1, deadline_s=0.5)
+    sender, (receiver,) = joined(1)
+    receiver._link.deadline.seconds = 0.2
+    receiver.begin()
     with pytest.raises(PeerLostError, match="a broadcast of weights failed"):
         receiver.take(MANIFEST.buckets[0])
     sender.close()
@@ -57,3 +59,10 @@ def test_receivers_that_do_not_come_are_no_wait_without_end():
     sender = BroadcastSender(MANIFEST, receivers=1, deadline_s=0.5, **HERE)
     with pytest.raises(PeerLostError, match="rank 0 of a refit's process group"):
         sender.join()
+
+
+def test_a_sender_that_nobody_joins_gives_its_port_back():
+    sender = BroadcastSender(MANIFEST, receivers=1, deadline_s=20.0, **HERE)
+    sender.close()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", sender.hello.port))

@@ -12,9 +12,9 @@ A, B, C = MANIFEST.buckets
 @pytest.fixture
 def pair():
     """A sender and two receivers."""
-    sender = SharedSender(MANIFEST, receivers=2, on_gpu=False, deadline_s=0.3)
+    sender = SharedSender(MANIFEST, receivers=2, on_gpu=False, deadline_s=20.0)
     joining = [
-        in_thread(lambda number=number, hello=hello: SharedReceiver(MANIFEST, hello, number, deadline_s=0.3))
+        in_thread(lambda number=number, hello=hello: SharedReceiver(MANIFEST, hello, number, deadline_s=20.0))
         for number, hello in enumerate(sender.hellos())
     ]
     sender.join()
@@ -22,6 +22,11 @@ def pair():
     yield sender, receivers
     for each in (sender, *receivers):
         each.close()
+
+
+def hurry(sender, seconds=0.1):
+    sender._deadline.seconds = seconds
+    sender.begin()
 
 
 def fill(sender, bucket, value):
@@ -36,8 +41,10 @@ def test_a_bucket_is_not_filled_again_before_every_receiver_is_done_with_it(pair
     for receiver in (one, two):
         assert receiver.take(A).tensors[0].tolist() == [1.0] * 4
     one.release(A)
-    with pytest.raises(PeerLostError, match=r"receiver 1 did nothing for 0\.3 s"):
+    hurry(sender)
+    with pytest.raises(PeerLostError, match=r"receiver 1 did nothing within 0\.1 s"):
         sender.free(C)
+    hurry(sender, 20.0)
     two.release(A)
     fill(sender, C, 3.0)
     for receiver in (one, two):
@@ -52,6 +59,7 @@ def test_what_was_not_taken_is_not_finished(pair):
     sender, (one, _) = pair
     fill(sender, A, 1.0)
     one.take(A)
+    hurry(sender)
     with pytest.raises(PeerLostError):
         sender.finish()
 

@@ -1,12 +1,13 @@
 from pathlib import Path
 
 from grpo.refit.channel import Channel, Listener
+from grpo.refit.deadline import Deadline
 from grpo.refit.slots import COUNT, HostSlots
 
 
 def test_both_processes_see_the_same_memory_which_has_no_name():
-    listener = Listener(5.0)
-    receiver = Channel.connect(listener.name, 0, 5.0)
+    listener = Listener(Deadline(20.0))
+    receiver = Channel.connect(listener.name, 0, Deadline(20.0))
     (sender,) = listener.accept(1)
     own = HostSlots.create(100)
     own.offer(sender)

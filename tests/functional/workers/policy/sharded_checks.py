@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 import grpo.workers.policy.dtensor as worker_module
 from grpo.models.parallel_plans import shard_range
+from grpo.refit.endpoints import RefitSource, Settings
 from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.parallel import ParallelContext
 from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
@@ -110,6 +111,31 @@ def exported(tensor, *, folder=None, precision="float32", tied=False, random=Fal
     batch = random_batch()
     logprobs = [policy.logprobs(batch)] + ([] if folder is None else [policy.reference_logprobs(batch)])
     return weights, counts, held, [each.numpy() for each in logprobs]
+
+
+def written(tensor, *, precision, tied=False):
+    """What a rank that nobody hears has in its buckets, after an update, and what the iterator gives then."""
+    policy = DTensorPolicy(tiny_model(tied=tied), config(tensor, precision=precision), parallel=context(tensor))
+    policy.train(random_batch())
+    found, kept = {}, {}
+    source = RefitSource(policy)
+    manifest, _ = source.refit_describe(Settings(bucket_bytes=1500, checks="off", deadline_s=20.0, on_gpu=False))
+    source.refit_open("shared", 0, "127.0.0.1")
+    unheard = source._open
+    publish, free = unheard.publish, unheard.free
+
+    def looked_at(bucket):
+        for weight, each in zip(bucket.weights, kept[bucket.index].tensors, strict=True):
+            found[weight.name] = each.float().numpy().copy()
+        publish(bucket)
+
+    def noted(bucket):
+        kept[bucket.index] = free(bucket)
+        return kept[bucket.index]
+
+    unheard.publish, unheard.free = looked_at, noted
+    assert source.refit_send(1) is None
+    return found, {name: each.float().numpy() for name, each in policy.export_weights()}, len(manifest.buckets)
 
 
 def gathered(policy):

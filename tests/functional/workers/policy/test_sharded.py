@@ -21,6 +21,7 @@ VOCABULARY_CASES = [
     )
 ]  # fmt: skip
 CHUNKED = {"tokens": 40, "width": 3, "vocabulary": 52, "chunk_size": 5, "temperature": 0.9, "with_entropy": True}
+WRITTEN = [(1, "float32"), (2, "bfloat16")]
 MEMORY = [(2, False, "float32"), (2, True, "bfloat16"), (1, False, "float32")]
 
 
@@ -48,6 +49,7 @@ def answers(folder):
             f"export {tied}": ("exported", {"tensor": 2, "precision": "bfloat16", "tied": tied})
             for tied in (False, True)
         },
+        **{f"written {t} {p}": ("written", {"tensor": t, "precision": p}) for t, p in WRITTEN},
         "resume": ("resumed", {"tensor": 2, "other": 2}),
         "resume elsewhere": ("resumed", {"tensor": 2, "other": 1}),
         "not finite": ("refused_update", {"tensor": 2}),
@@ -146,6 +148,19 @@ def test_exported_weights_are_those_of_one_process(answers, tied):
         assert list(weights) == list(expected)
         for name, each in expected.items():
             assert np.array_equal(weights[name], each), name
+
+
+@pytest.mark.parametrize(("tensor", "precision"), WRITTEN)
+def test_buckets_hold_what_every_rank_exports_bit_for_bit(answers, tensor, precision):
+    """37 rows of the vocabulary do not divide over the ranks; matrices are cut along both dimensions."""
+    of_ranks = answers[f"written {tensor} {precision}"]
+    names = [name for name, _ in tiny_model().named_parameters()]
+    for found, exported, buckets in of_ranks:
+        assert list(found) == list(exported) == names
+        assert buckets > 5
+        for name in names:
+            assert np.array_equal(found[name], exported[name]), name
+            assert np.array_equal(found[name], of_ranks[0][0][name]), name
 
 
 @pytest.mark.parametrize("where", ["resume", "resume elsewhere"])
