@@ -21,7 +21,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import torch
 import typer
 from transformers import AutoConfig, LlamaConfig
@@ -67,6 +66,7 @@ class Round:
     quiet_step: float
     next_step: float  # the first after a save in the background has begun
     write: float | None  # of the files, beside training
+    second_step: float | None = None  # after `next_step`
     disk: float | None = None  # files of the same sizes, written 16 MiB at a time, all at once, and forced to the disk
     sync_save: float | None = None
 
@@ -88,7 +88,7 @@ def main(
     tokens: Annotated[int | None, typer.Option(min=8, help="of a training step; default: 256, on a GPU 65536")] = None,
     rounds: Annotated[int, typer.Option(min=1)] = 5,
     at_once: Annotated[bool, typer.Option(help="measure saves at once, and the disk")] = True,
-    finish: Annotated[bool, typer.Option(help="let the last save in the background end; needs --ranks")] = True,
+    finish: Annotated[bool, typer.Option(help="let the last save in the background end")] = True,
     threads: Annotated[int | None, typer.Option(min=1, help="of torch on the CPU")] = None,
     folder: Annotated[Path | None, typer.Option(help="on the disk to measure; default: the temporary folder")] = None,
     out: Annotated[Path, typer.Option(help="folder for NAME.md and .json")] = Path("docs/measurements"),
@@ -120,7 +120,10 @@ def main(
         body = {"facts": facts, "ratios": {key: asdict(each) for key, each in found.items()}, "rounds": measured}
         (out / f"{name}.json").write_text(json.dumps(body, indent=1, default=asdict) + "\n")
         typer.echo(page)
-    sys.exit(0 if all(within(key, each) for key, each in found.items()) else 1)
+    code = 0 if all(within(key, each) for key, each in found.items()) else 1
+    if not finish and ranks == 1:
+        os._exit(code)  # the threads that still write for it would be waited for
+    sys.exit(code)
 
 
 def judged(measured: Sequence[Round]) -> dict[str, Spread]:
@@ -168,7 +171,9 @@ def markdown(measured: Sequence[Round], found: dict[str, Spread], facts: dict[st
         if values:
             lines.append(row(what, values))
     quiet, busy = (Spread.of([getattr(each, name) for each in measured]) for name in ("quiet_step", "next_step"))
-    lines += ["", f"A quiet step takes {quiet.median:.3f} s, the next one after staging {busy.median:.3f} s."]
+    text = f"A quiet step takes {quiet.median:.3f} s, the next one after staging {busy.median:.3f} s"
+    second = [each.second_step for each in measured if each.second_step is not None]
+    lines += ["", text + (f", the one after it {Spread.of(second).median:.3f} s." if second else ".")]
     return "\n".join(lines) + "\n"
 
 
@@ -184,6 +189,7 @@ class _Bench:
         for _ in range(2):
             policy.train(batch)
         self.size = policy.ranks.stage(copy=False).bytes
+        self._sizes: list[int] | None = None  # of the files of a checkpoint, once one was written
         self._copy = _Copy(self.size // layout.ranks) if layout.device == "cpu" else None
 
     def first_staging(self) -> str:
@@ -204,25 +210,30 @@ class _Bench:
         self._step()
         staging = _timed(lambda: self._beside.stage({}, {}))
         self._beside.write(1, {})
-        next_step = self._step()
-        write = None
+        next_step, second_step, write = self._step(), self._step(), None
         if finish:
             (report,) = self._beside.wait()
             write = report.saved.write_seconds
             shutil.rmtree(self._place / "beside")
         gc.collect()
         after = self._step() if finish else before
-        return Round(self.size, copy, staging, (before + after) / 2, next_step, write, disk, sync_save)
+        return Round(self.size, copy, staging, (before + after) / 2, next_step, write, second_step, disk, sync_save)
 
     def _saved_at_once(self) -> tuple[float, float]:
+        """The disk is measured before it, where the sizes are known, and after it: new blocks may be slower."""
         folder = self._place / "at once"
         self._at_once.stage({}, {})
+        before = None if self._sizes is None else self._disk(self._sizes)
         sync_save = _timed(lambda: self._at_once.write(1, {}))
-        sizes = [path.stat().st_size for path in folder.glob("*/*.safetensors")]
+        self._sizes = [path.stat().st_size for path in folder.glob("*/*.safetensors")]
         shutil.rmtree(folder)
-        disk = _timed(lambda: _write_plainly(self._place / "plain", sizes))
+        after = self._disk(self._sizes)
+        return after if before is None else (before + after) / 2, sync_save
+
+    def _disk(self, sizes: Sequence[int]) -> float:
+        seconds = _timed(lambda: _write_plainly(self._place / "plain", sizes))
         shutil.rmtree(self._place / "plain")
-        return disk, sync_save
+        return seconds
 
     def _step(self) -> float:
         return _timed(lambda: self.policy.train(self._batch))
@@ -284,7 +295,7 @@ def _facts(bench: _Bench, layout: Layout, folder: Path | None) -> dict[str, str]
     gpu = f", {torch.cuda.get_device_name()}" if layout.device == "cuda" else ""
     return {
         "model": f"{bench.size / 12 / 1e6:.0f} M parameters; {layout.title}{gpu}",
-        "machine": f"{psutil.cpu_count()} cores, {platform.machine()}, torch {torch.__version__} with "
+        "machine": f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, torch {torch.__version__} with "
         f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f} at the end",
         "disk": str(folder or Path(tempfile.gettempdir())),
         "command": " ".join(["python -m benchmarks.checkpoint", *sys.argv[1:]]),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from grpo.checkpoint.signals import StopRequest
     from grpo.config import ResolvedConfig
     from grpo.telemetry.console import StepPace
-    from grpo.trainer.loop import Outcome
+    from grpo.trainer.progress import Outcome
     from grpo.trainer.run import FinishedRun
 
 app = typer.Typer(

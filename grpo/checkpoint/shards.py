@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -27,7 +28,6 @@ MAX_SHARD_BYTES = 4 * 2**30
 _MIN_SHARD_BYTES = 2**30  # smaller files would gain nothing
 _WRITE_THREADS = 4
 _HEADER_ALIGNMENT = 8
-_LOWEST_PRIORITY = 19
 
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.complex64: "C64",
@@ -41,8 +41,14 @@ DTYPES = {
 class ShardPlan:
     """Which pieces go into which file, in the order in which they are written, one after another."""
 
+    pieces: Sequence[Piece]
     shards: Mapping[str, Sequence[Piece]]  # by file name
-    entries: Mapping[str, TensorEntry]
+    ties: Mapping[str, str]  # of what is stored under another name
+
+    @cached_property
+    def entries(self) -> Mapping[str, TensorEntry]:
+        """What the manifest says of them; made when it is asked for, since a plan is made while training is held."""
+        return _entries(self.pieces, self.shards, self.ties)
 
     @property
     def tensor_bytes(self) -> int:
@@ -82,7 +88,7 @@ def plan_shards(
             shards[f"{prefix}-{len(shards):05d}.safetensors"], filled = [], 0
         shards[next(reversed(shards))].append(piece)
         filled += piece.data.nbytes
-    return ShardPlan(shards, _entries(pieces, shards, ties))
+    return ShardPlan(pieces, shards, ties)
 
 
 def write_shards(
@@ -91,12 +97,12 @@ def write_shards(
     """Write the plan's files into a folder, each forced to the disk.
 
     The data are those of the pieces, or `content`: of each file, its bytes [data] uint8 on the CPU. In the background
-    the threads have the lowest priority, so that they take what training leaves. Raises OSError.
+    one thread a file runs where no other would, so that it takes what training leaves. Raises OSError.
     """
 
     def write(file: str) -> FileEntry:
         data = _live_bytes(plan.shards[file]) if content is None else iter([content[file].numpy().data])
-        written = files.write_file(folder / file, _with_header(plan.shards[file], data))
+        written = files.write_file(folder / file, _with_header(plan.shards[file], data), alone=in_background)
         return FileEntry(bytes=written.bytes, sha256=written.sha256)
 
     initializer = lower_priority if in_background else None
@@ -105,8 +111,8 @@ def write_shards(
 
 
 def lower_priority() -> None:
-    """Of this thread and those that it starts; Linux counts niceness by thread."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+    """Have this thread, and those that it starts, run where no other would; Linux schedules threads, not processes."""
+    os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
 
 
 def _entries(

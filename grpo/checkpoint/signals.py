@@ -82,10 +82,9 @@ class StopRequest:
         exception in the middle of the block, its end raises it again. An exception of the block itself goes on.
         """
         assert self._latest is None, "abandonable blocks do not nest"
-        self._latest, self._abandoned = latest, False
-        previous: Any = None
+        previous = signal.signal(signal.SIGALRM, self._alarm)  # before `give_up` sees a block: it sends that signal
         try:
-            previous = signal.signal(signal.SIGALRM, self._alarm)
+            self._latest, self._abandoned = latest, False
             self._check()
             yield
             if self._abandoned or self._hopeless or time.monotonic() >= latest():

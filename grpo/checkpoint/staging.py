@@ -8,9 +8,11 @@ many times the copy into it, and page-locking touches it: `prepare` has that don
 from __future__ import annotations
 
 import ctypes
+import mmap
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -74,7 +76,7 @@ class StagingBuffers:
         present = self._buffers.get(file)
         if present is not None and present.numel() == size:
             return present
-        made = torch.empty(size, dtype=torch.uint8)
+        made = _memory(size)
         if page_locked and size:
             _page_lock(made)
         return made
@@ -86,13 +88,23 @@ def _from_gpu(plan: ShardPlan) -> bool:
 
 def _made(sizes: Mapping[str, int], device: int | None) -> dict[str, Tensor]:
     """Buffers all of whose memory is there; page-locked for `device` where one is given."""
-    buffers = {file: torch.empty(size, dtype=torch.uint8) for file, size in sizes.items()}
+    buffers = {file: _memory(size) for file, size in sizes.items()}
     for each in buffers.values():
         _touch(each)
         if device is not None and each.numel():
             torch.cuda.set_device(device)
             _page_lock(each)
     return buffers
+
+
+def _memory(size: int) -> Tensor:
+    """[size] uint8, of large pages where the system has them: they are given, locked and copied to faster."""
+    if not size:
+        return torch.empty(0, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a system without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _touch(buffer: Tensor) -> None:

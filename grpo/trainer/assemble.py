@@ -30,7 +30,7 @@ from grpo.telemetry.environment import describe_node
 from grpo.telemetry.run_directory import RunDirectory
 from grpo.telemetry.timers import PhaseTimer
 from grpo.trainer.evaluation import Evaluator
-from grpo.trainer.loop import Parts, StepObserver
+from grpo.trainer.parts import Parts, StepObserver
 from grpo.trainer.prepare import Prepared, train_sampling, validation_sampling
 from grpo.trainer.supported import device_of
 from grpo.trainer.throughput import Throughput

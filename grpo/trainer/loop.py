@@ -2,108 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
-
-from torch import Tensor
+from collections.abc import Mapping
 
 from grpo.batching.batch import Batch
-from grpo.checkpoint.rank_state import RankStates
 from grpo.checkpoint.reading import OpenCheckpoint
 from grpo.checkpoint.rng import remember_rng, restore_rng
-from grpo.checkpoint.saver import Saver, SaveReport
 from grpo.checkpoint.signals import Abandoned, StopRequest
-from grpo.checkpoint.stored import StoredTensors
 from grpo.config.schema import Config
-from grpo.errors import GrpoError
-from grpo.placement.placement import Placement
-from grpo.refit.factory import Refit
-from grpo.rollout.source import Rollout, RolloutSource
+from grpo.rollout.source import Rollout
 from grpo.telemetry.memory import memory_metrics
-from grpo.telemetry.run_directory import RunDirectory
-from grpo.telemetry.timers import Charge, Phase, PhaseTimer
+from grpo.telemetry.timers import Charge, Phase
 from grpo.trainer.advantages import training_batch
-from grpo.trainer.evaluation import Evaluation, Evaluator
-from grpo.trainer.step_metrics import (
-    reward_metrics,
-    rollout_metrics,
-    update_metrics,
-)
+from grpo.trainer.evaluation import Evaluation
+from grpo.trainer.parts import Parts
+from grpo.trainer.progress import EndReason, Outcome, Progress
+from grpo.trainer.publisher import Publisher
+from grpo.trainer.saves import Saves, source_tensors
+from grpo.trainer.step_metrics import reward_metrics, rollout_metrics, update_metrics
 from grpo.trainer.stopping import Stopping
-from grpo.trainer.throughput import Throughput
 from grpo.workers.groups.watchdog import watched
-from grpo.workers.policy.group import RankSeconds
-from grpo.workers.protocol import Policy, UpdateResult
-
-EndReason = Literal["steps", "epochs", "reward", "stopped"]
-
-
-class StepObserver(Protocol):
-    """Sees every finished step: the console, TensorBoard and other loggers."""
-
-    def __call__(self, step: int, values: Mapping[str, float], /) -> None: ...
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What the loop is made of."""
-
-    policy: Policy
-    source: RolloutSource
-    refit: Refit
-    placement: Placement
-    evaluator: Evaluator | None
-    ranks: RankStates
-    saver: Saver | None
-    run: RunDirectory
-    timer: PhaseTimer
-    throughput: Throughput
-    observers: tuple[StepObserver, ...] = ()
-    measures: tuple[Callable[[], Mapping[str, float]], ...] = ()  # what the parts count themselves, since asked last
-    rank_seconds: Callable[[], RankSeconds] | None = None  # of a policy in workers, since asked last
-    say: Callable[[str], None] = lambda _: None  # a line for people
-    before_save: Callable[[], None] = lambda: None  # raises where this run may not save any more
-
-
-@dataclass
-class Progress:
-    """Where the run is; what a checkpoint holds of the loop itself."""
-
-    step: int = 0
-    recent_rewards: deque[float] = field(default_factory=deque)
-    accuracy: float | None = None
-    validation_pending: bool = False  # a stop came before the step's validation was through: the next run makes it good
-
-    def values(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "recent_rewards": list(self.recent_rewards),
-            "accuracy": self.accuracy,
-            "validation_pending": self.validation_pending,
-        }
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any], window: int) -> Progress:
-        return cls(
-            int(values["step"]),
-            deque(values["recent_rewards"], maxlen=window),
-            values["accuracy"],
-            bool(values.get("validation_pending", False)),
-        )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How the loop ended."""
-
-    reason: EndReason
-    steps: int
-    accuracy: float | None  # of the last validation
-    stopped_by: str | None = None  # the name of a signal, or of the key of the time limit
-    saved: bool = False  # whether the last step is in a checkpoint
+from grpo.workers.protocol import UpdateResult
 
 
 class Trainer:
@@ -114,14 +33,11 @@ class Trainer:
         parts.timer.entering = self._enter  # no phase begins before everything is where it needs it
         self._config = config
         self._progress = Progress(recent_rewards=deque(maxlen=config.grpo.stop_window))
-        self._unpublished: dict[str, float] | None = None
-        self._unpublished_ranks: RankSeconds | None = None
-        self._unpublished_lengths: list[int] = []
+        self._publisher = Publisher(parts)
         self._last_row: dict[str, float] = {}
         self._validated_step: int | None = None
-        self._saved_step: int | None = None
         self._stopping = Stopping(StopRequest(), config.checkpointing)
-        self._failed_save: Exception | None = None
+        self._saves = Saves(parts, self._took)
 
     @property
     def step(self) -> int:
@@ -140,14 +56,13 @@ class Trainer:
                 no time for a single step.
         """
         self._stopping = Stopping(stop, self._config.checkpointing, longest_save_s=longest_save_s)
-        if self._parts.saver is not None:
-            self._parts.saver.on_failure = stop.give_up
+        self._saves.on_failure(stop.give_up)
         try:
             outcome = self._run()
         except Exception as error:
-            self._await_save_after(error)
+            self._saves.wait_after(error)
             raise
-        self._await_save()
+        self._saves.wait()
         return outcome
 
     def _run(self) -> Outcome:
@@ -156,25 +71,25 @@ class Trainer:
         while reason is None:
             reason = self._timed_step() or self._finished()
         stopped_by = self._stopping.due() if reason == "stopped" else None
-        if reason == "stopped" and self._parts.saver is not None and self.step not in (0, self._saved_step):
+        if reason == "stopped" and self._saves.enabled and self.step not in (0, self._saves.step):
             with self._parts.timer.step():
                 self._save(self.step, self._last_row)
         if not self._progress.validation_pending:
-            self._publish()
-        return Outcome(reason, self.step, self._progress.accuracy, stopped_by, saved=self._saved_step == self.step)
+            self._publisher.publish(self.step)
+        return Outcome(reason, self.step, self._progress.accuracy, stopped_by, saved=self._saves.step == self.step)
 
     def load(self, checkpoint: OpenCheckpoint) -> None:
         """Continue from a checkpoint. Its metrics are written if the run was killed before it could."""
         with_optimizer = self._config.checkpointing.load_optimizer
         values = checkpoint.values
         untaken = self._parts.ranks.load(checkpoint, optimizer=with_optimizer)
-        self._parts.source.load_state(_read_below("source/", checkpoint.tensors), values["source"])
+        self._parts.source.load_state(source_tensors(checkpoint.tensors), values["source"])
         self._progress = Progress.of(values["trainer"], self._config.grpo.stop_window)
         untaken += restore_rng(checkpoint.tensors, values["rng"])
-        self._saved_step = self.step
+        self._saves.step = self.step
         self._last_row = dict(checkpoint.metrics)
         if self._parts.run.last_step < self.step:
-            self._unpublished = dict(checkpoint.metrics)
+            self._publisher.hold(dict(checkpoint.metrics))
         backend = values["policy"].get("backend")
         self._parts.run.write_event(
             "checkpoint_loaded", step=self.step, path=str(checkpoint.path), backend=backend, optimizer=with_optimizer,
@@ -197,14 +112,14 @@ class Trainer:
             with limit, self._parts.timer.step() as times, self._stopping.validation():
                 metrics = self._validate(self.step)
         except Abandoned:
-            self._check_save()
+            self._saves.check()
             return
         if not pending:
-            self._unpublished = {**times, **metrics}
+            self._publisher.hold({**times, **metrics})
             return
         self._progress.validation_pending = False
         self._last_row |= metrics
-        self._unpublished = dict(self._last_row)
+        self._publisher.hold(dict(self._last_row))
         if self._checkpoint_due(self.step, self._finished()):
             with self._parts.timer.step():
                 self._save(self.step, self._last_row)  # again, since the best are known by these metrics
@@ -212,25 +127,24 @@ class Trainer:
     def _timed_step(self) -> EndReason | None:
         """One step and its metrics; one that is given up leaves the run as it was before it."""
         self._parts.source.begin()
-        put_back = remember_rng()
+        put_back = remember_rng() if self._saves.enabled else None
         try:
             with watched(self._config.cluster.step_timeout_s), self._parts.timer.step() as times:
-                self._publish()
+                self._publisher.publish(self.step)
                 done = self._step(self.step + 1)
                 if done is None:
                     self._close_without_step()
         except Abandoned:
-            self._check_save()
+            self._saves.check()
             self._parts.source.go_back()
-            put_back()
+            if put_back is not None:
+                put_back()
             return "stopped"
         if done is None:
             return "epochs"
         rollout, batch, metrics, reason = done
         self._last_row = self._row(times, metrics, rollout, batch)
-        self._unpublished = self._last_row
-        self._unpublished_ranks = None if self._parts.rank_seconds is None else self._parts.rank_seconds()
-        self._unpublished_lengths = [len(each.completion.token_ids) for each in rollout.trajectories]
+        self._publisher.hold_step(self._last_row, [len(each.completion.token_ids) for each in rollout.trajectories])
         self._stopping.step_done(times["timing/total"])
         return reason
 
@@ -242,8 +156,8 @@ class Trainer:
         metrics: dict[str, float] = {}
         if self._config.grpo.val_at_end and self._parts.evaluator is not None and self._validated_step != self.step:
             metrics = self._validate(self.step)
-        wanted = self._parts.saver is not None and self._config.checkpointing.save_at_end
-        if wanted and self.step > 0 and self._saved_step != self.step:
+        wanted = self._saves.enabled and self._config.checkpointing.save_at_end
+        if wanted and self.step > 0 and self._saves.step != self.step:
             self._save(self.step, {**self._last_row, **metrics})
 
     def _step(self, step: int) -> tuple[Rollout, Batch, dict[str, float], EndReason | None] | None:
@@ -265,8 +179,7 @@ class Trainer:
             updates = [
                 self._update(batch.select(range(at, min(at + size, len(batch))))) for at in range(0, len(batch), size)
             ]
-            if parts.saver is not None:
-                parts.saver.prepare()
+            self._saves.prepare()
         self._progress.step = step
         metrics = {
             **rollout_metrics(rollout),
@@ -283,7 +196,7 @@ class Trainer:
                 with self._stopping.validation():
                     metrics |= self._validate(step)
             except Abandoned:
-                self._check_save()
+                self._saves.check()
                 self._progress.validation_pending, reason = True, "stopped"
         if self._checkpoint_due(step, reason):
             self._save(step, self._row(timer.so_far(), metrics, rollout, batch))
@@ -291,13 +204,13 @@ class Trainer:
 
     def _enter(self, phase: Phase) -> list[Charge]:
         with self._stopping.undivided():
-            self._check_save()
+            self._saves.check()
             charges = self._parts.placement.enter(phase)
             self._stopping.moved(sum(charge.seconds for charge in charges))
             return charges
 
     def _update(self, batch: Batch) -> UpdateResult:
-        self._check_save()
+        self._saves.check()
         return self._parts.policy.train(batch)
 
     def _finished(self) -> EndReason | None:
@@ -341,79 +254,18 @@ class Trainer:
 
     def _checkpoint_due(self, step: int, reason: EndReason | None) -> bool:
         settings = self._config.checkpointing
-        return self._parts.saver is not None and (
+        return self._saves.enabled and (
             step % settings.save_period == 0 or reason == "stopped" or (reason is not None and settings.save_at_end)
         )
 
+    def _took(self, seconds: float) -> None:
+        self._stopping.saved(seconds)
+
     def _save(self, step: int, metrics: Mapping[str, float]) -> None:
-        saver, timer = self._parts.saver, self._parts.timer
-        assert saver is not None
-        self._parts.before_save()
-        began = time.perf_counter()
-        with timer.phase("checkpoint"):
-            moved_seconds = time.perf_counter() - began
-            with timer.part("waiting"):
-                self._tell(saver.wait())
-            with timer.part("staging"):
-                tensors, source = self._parts.source.state()
-                saver.stage(_above("source/", tensors), {"source": source, "trainer": self._progress.values()})
-            with timer.part("writing"):
-                self._tell(saver.write(step, metrics, moved_seconds=moved_seconds))
-        self._saved_step = step
-
-    def _tell(self, reports: Sequence[SaveReport]) -> None:
-        for report in reports:
-            self._stopping.saved(report.staged_seconds + report.saved.seconds)
-            self._parts.run.write_event("checkpoint", **report.event())
-            self._parts.say(report.text())
-
-    def _check_save(self) -> None:
-        """Tell of a save that has ended in the background. Raises what it raised, again if it is asked again."""
-        if self._failed_save is not None:
-            raise self._failed_save
-        if self._parts.saver is not None:
-            try:
-                self._tell(self._parts.saver.poll())
-            except Exception as error:
-                self._failed_save = error
-                raise
-
-    def _await_save(self) -> None:
-        if self._parts.saver is not None:
-            self._tell(self._parts.saver.wait())
-
-    def _await_save_after(self, error: Exception) -> None:
-        """What was saved before the error is of use; that it could not be saved is not what is to be raised."""
-        try:
-            self._await_save()
-        except GrpoError as other:
-            error.add_note(f"and a save that was under way failed: {other}")
+        self._saves.save(step, metrics, self._progress.values())
 
     def _row(
         self, times: Mapping[str, float], metrics: Mapping[str, float], rollout: Rollout, batch: Batch
     ) -> dict[str, float]:
         """A line of metrics.jsonl."""
         return {**times, **metrics, **self._parts.throughput.metrics(rollout, batch, times)}
-
-    def _publish(self) -> None:
-        """Write the last step's metrics. Called inside the next step, so that its seconds are in a step's `other`."""
-        if self._unpublished is None:
-            return
-        metrics, self._unpublished = self._unpublished, None
-        self._parts.run.write_metrics(self.step, metrics)
-        if self._unpublished_ranks is not None:
-            self._parts.run.write_ranks(self.step, self._unpublished_ranks.hosts, self._unpublished_ranks.phases)
-            self._unpublished_ranks = None
-        if self._unpublished_lengths:
-            self._parts.run.write_lengths(self.step, self._unpublished_lengths)
-            self._unpublished_lengths = []
-        for observer in self._parts.observers:
-            observer(self.step, metrics)
-
-
-def _above(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}{name}": each for name, each in tensors.items()}
-
-
-def _read_below(prefix: str, tensors: StoredTensors) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensors[name][...] for name in tensors if name.startswith(prefix)}

@@ -25,8 +25,9 @@ from grpo.telemetry.run_directory import Mode, RunDirectory
 from grpo.trainer.assemble import assembled, checkpoint_manager
 from grpo.trainer.canary import keep_canary
 from grpo.trainer.held import HeldCheckpoints
-from grpo.trainer.loop import Outcome, Trainer
+from grpo.trainer.loop import Trainer
 from grpo.trainer.prepare import Prepared, prepare
+from grpo.trainer.progress import Outcome
 from grpo.trainer.stopping import exit_code_of, longest_save_s
 from grpo.trainer.supported import device_of
 

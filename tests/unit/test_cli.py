@@ -201,7 +201,7 @@ from grpo.errors import CheckpointError
 
 writing = threading.Event()
 
-def write_file(*_):
+def write_file(*_, **__):
     writing.set()
     threading.Event().wait()
 

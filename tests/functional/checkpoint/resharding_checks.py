@@ -67,11 +67,14 @@ def gathered(policy):
     return joined([piece for each in everyone for piece in each])
 
 
-def save(policy, folder, step):
-    """A checkpoint by all ranks of the world, committed by the first; the files that this rank has opened to write."""
-    state = RankState(policy, dist.get_rank(), with_rng=True, max_shard_bytes=30_000)
+def save(state, folder, step, meanwhile):
+    """A checkpoint by all ranks of the world, committed by the first; the files that this rank has opened to write.
+
+    `meanwhile` happens when all is staged and nothing is written.
+    """
     staged = [None] * dist.get_world_size()
     dist.all_gather_object(staged, state.stage(copy=True))
+    meanwhile()
     opened, real = [], os.open
 
     def noting(path, flags, *rest, **keywords):
@@ -118,12 +121,16 @@ def interrupted(model, layout, folder, others):
     torch.manual_seed(100 + dist.get_rank())
     batches = [random_batch(seed=seed) for seed in range(UPDATES)]
     policy, metrics, draws, writers = policy_of(model, layout), [], [], []
-    for step, batch in enumerate(batches):
-        if step:
-            writers = save(policy, folder, step)
-            saved = gathered(policy)
+    state = RankState(policy, dist.get_rank(), with_rng=True, max_shard_bytes=30_000)  # of all saves, as in a run
+
+    def update():
         draws.append(torch.rand(3).tolist())
-        metrics.append(dict(policy.train(batch).metrics))
+        metrics.append(dict(policy.train(batches[len(metrics)]).metrics))
+
+    update()
+    for step in range(1, UPDATES):
+        saved = gathered(policy)
+        writers = save(state, folder, step, update)
     end, odd = gathered(policy), []
     for step in range(1, UPDATES):
         again = policy_of(model, layout, seed=7)

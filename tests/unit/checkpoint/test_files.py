@@ -6,19 +6,22 @@ import pytest
 from grpo.checkpoint import files
 
 
-def test_a_file_is_hashed_while_it_is_written(tmp_path):
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_file_is_hashed_while_it_is_written(tmp_path, monkeypatch, alone):
+    monkeypatch.setattr(files, "_CHUNK_BYTES_ALONE", 2**20)
     pieces = [b"", b"a", bytes(3 * 2**20), b"b" * (files.CHUNK_BYTES + 1)]
-    written = files.write_file(tmp_path / "f", pieces)
+    written = files.write_file(tmp_path / "f", pieces, alone=alone)
     content = (tmp_path / "f").read_bytes()
     assert content == b"".join(pieces)
     assert (written.bytes, written.sha256) == (len(content), hashlib.sha256(content).hexdigest())
     assert files.hash_file(tmp_path / "f") == written.sha256
 
 
-def test_a_write_that_the_system_cuts_short_goes_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_write_that_the_system_cuts_short_goes_on(tmp_path, monkeypatch, alone):
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[: len(data) // 2 + 1]))
-    files.write_file(tmp_path / "f", [bytes(range(256)) * 5])
+    files.write_file(tmp_path / "f", [bytes(range(256)) * 5], alone=alone)
     assert (tmp_path / "f").read_bytes() == bytes(range(256)) * 5
 
 
@@ -75,12 +78,13 @@ def test_a_lock_does_not_live_on_in_a_copy_of_its_descriptor(tmp_path):
         os.close(copy)
 
 
-def test_an_error_of_the_disk_while_it_is_set_to_work_early_is_raised(tmp_path, monkeypatch):
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_error_of_the_disk_while_it_is_set_to_work_early_is_raised(tmp_path, monkeypatch, alone):
     def fail(_):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(files, "_FLUSHED_BYTES", 100)
-    assert files.write_file(tmp_path / "f", [bytes(60)] * 9).bytes == 540
+    assert files.write_file(tmp_path / "f", [bytes(60)] * 9, alone=alone).bytes == 540
     monkeypatch.setattr(os, "fdatasync", fail)
     with pytest.raises(OSError, match="Input/output error"):
-        files.write_file(tmp_path / "g", [bytes(60)] * 9)
+        files.write_file(tmp_path / "g", [bytes(60)] * 9, alone=alone)

@@ -1,9 +1,12 @@
 import json
+import os
+import threading
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from grpo.checkpoint import files
 from grpo.checkpoint.errors import DamagedCheckpoint
 from grpo.checkpoint.pieces import Piece, whole_pieces
 from grpo.checkpoint.shards import plan_shards, write_shards
@@ -193,3 +196,19 @@ def test_every_tensor_starts_at_a_multiple_of_its_width(tmp_path):
     header = json.loads(content[8 : 8 + length])
     for name, tensor in tensors.items():
         assert (8 + length + header[name]["data_offsets"][0]) % tensor.element_size() == 0
+
+
+def test_in_the_background_files_are_written_where_nothing_else_would_run(tmp_path, monkeypatch):
+    seen, real = [], files.write_file
+
+    def write_file(path, pieces, *, alone):
+        seen.append((os.sched_getscheduler(threading.get_native_id()) == os.SCHED_IDLE, alone))
+        return real(path, pieces, alone=alone)
+
+    monkeypatch.setattr(files, "write_file", write_file)
+    plan = plan_shards(whole_pieces({"x": torch.arange(5.0)}))
+    for name, in_background in (("now", False), ("beside", True)):
+        (tmp_path / name).mkdir()
+        write_shards(tmp_path / name, plan, in_background=in_background)
+    assert seen == [(False, False), (True, True)]
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER, "the caller's own is as it was"

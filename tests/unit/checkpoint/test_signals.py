@@ -217,6 +217,23 @@ def test_a_block_is_given_up_from_another_thread_only_while_it_lasts():
         assert reached == ["in"]
 
 
+def test_a_block_that_is_just_beginning_is_given_up_and_not_the_process(monkeypatch):
+    """Until SIGALRM is handled it would end the process."""
+    real = signal.signal
+
+    def install(number, handler):
+        if number == signal.SIGALRM and callable(handler):
+            thread = threading.Thread(target=stop.give_up)
+            thread.start()
+            thread.join(20)
+        return real(number, handler)
+
+    with StopRequest() as stop:
+        monkeypatch.setattr(signal, "signal", install)
+        assert given_up(stop, Latest(), lambda: pytest.fail("the block begins"))
+        monkeypatch.undo()
+
+
 def test_what_is_given_up_from_another_thread_ends_whole():
     done = []
 

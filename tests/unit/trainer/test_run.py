@@ -241,11 +241,11 @@ def test_a_disk_that_fills_up_fails_the_run_and_keeps_what_was_saved(tmp_path, m
 
     real, calls = files.write_file, []
 
-    def fills_up(path, chunks):
+    def fills_up(path, chunks, **options):
         calls.append(path)
         if "step_4" in str(path):
             raise OSError(28, "No space left on device", str(path))
-        return real(path, chunks)
+        return real(path, chunks, **options)
 
     monkeypatch.setattr(files, "write_file", fills_up)
     with pytest.raises(CheckpointError, match=r"step_4.*No space left on device"):
