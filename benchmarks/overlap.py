@@ -28,7 +28,7 @@ from grpo.telemetry.run_directory import RunDirectory
 from grpo.telemetry.timers import PhaseTimer
 from grpo.trainer.advantages import training_batch
 from grpo.trainer.assemble import assembled
-from grpo.trainer.loop import Parts, Trainer
+from grpo.trainer.parts import Parts, Trainer
 from grpo.trainer.prepare import prepare
 
 GOAL = 0.9  # of the bound
