@@ -28,7 +28,8 @@ from grpo.telemetry.run_directory import RunDirectory
 from grpo.telemetry.timers import PhaseTimer
 from grpo.trainer.advantages import training_batch
 from grpo.trainer.assemble import assembled
-from grpo.trainer.parts import Parts, Trainer
+from grpo.trainer.loop import Trainer
+from grpo.trainer.parts import Parts
 from grpo.trainer.prepare import prepare
 
 GOAL = 0.9  # of the bound

@@ -15,7 +15,11 @@ def test_in_process_is_the_engine_itself():
 
 def test_ray_is_the_engine_in_its_own_process(monkeypatch):
     started = []
-    monkeypatch.setattr(factory.EngineGroup, "start", lambda _config, path, _room: started.append(path))
+    monkeypatch.setattr(
+        factory.EngineGroup, "start", lambda _config, path, _room, *, weights_from: started.append((path, weights_from))
+    )
     config = make_config(FOLDER)
-    make_generator(config.model_copy(update={"cluster": config.cluster.model_copy(update={"launcher": "ray"})}), FOLDER)
-    assert started == [FOLDER]
+    over_ray = config.model_copy(update={"cluster": config.cluster.model_copy(update={"launcher": "ray"})})
+    make_generator(over_ray, FOLDER)
+    make_generator(over_ray, FOLDER, weights_from="refit")
+    assert started == [(FOLDER, "folder"), (FOLDER, "refit")]

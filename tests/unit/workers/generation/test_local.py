@@ -15,6 +15,9 @@ def test_hf_is_the_transformers_engine():
 
 def test_vllm_is_the_vllm_engine(monkeypatch):
     started = []
-    monkeypatch.setattr(local, "VllmGenerator", lambda config, path: started.append(path))
+    monkeypatch.setattr(
+        local, "VllmGenerator", lambda _config, path, *, weights_from: started.append((path, weights_from))
+    )
     make_local_generator(make_config(FOLDER, backend="vllm"), FOLDER)
-    assert started == [FOLDER]
+    make_local_generator(make_config(FOLDER, backend="vllm"), FOLDER, weights_from="refit")
+    assert started == [(FOLDER, "folder"), (FOLDER, "refit")]

@@ -153,6 +153,7 @@ def test_the_seconds_of_ranks_are_of_their_phases():
     group.reference_logprobs(batch)
     group.train(batch)
     group.workers.call_all("refit_describe", settings())
+    group.workers.call_all("refit_open", "shared", 0, "")
     group.workers.call_all("refit_send", 1)
     first = group.rank_seconds()
     assert first.phases.keys() == {"timing/logprobs", "timing/policy_training", "timing/refit"}
