@@ -88,7 +88,8 @@ def test_the_bare_megatron_loop_does_what_the_worker_does(packs):
     assert len(laid) == packs
     loss = bare.update(laid)
     result = ours.train(batch)
-    assert result.metrics["loss"] == pytest.approx(loss.item(), rel=1e-6)
+    # The worker adds the terms of all packs up in one sum, the loop pack by pack: float32 rounds differently.
+    assert result.metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
     for mine, other in zip(ours._trained.model.parameters(), bare.model.parameters(), strict=True):
         torch.testing.assert_close(mine.main_grad, other.main_grad, rtol=1e-5, atol=1e-8)
         torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-8)
