@@ -14,7 +14,10 @@ LAYERS = tuple(f"{folder}/" for folder in LAYER_FOLDERS.values())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    matrix = load_matrix(ROOT / "matrices")
+    try:
+        matrix = load_matrix(ROOT / "matrices")
+    except MatrixError as error:
+        raise pytest.UsageError(str(error)) from None
     owners = owners_of(matrix)
     problems = set()
     for item in items:
