@@ -6,6 +6,10 @@ the bit. Every start is a driver of its own with a Ray of its own. A kill comes 
 disk (in a save, a rename, a deletion, a line of metrics), or at a random time, which may find the ranks in their
 files. After each kill no process may be left, and the newest checkpoint must be whole and not older than what the
 run has told.
+
+A start is some 30 s of CPU time: the driver's imports, Ray's servers, and the imports of three ranks. Where several
+share the cores it takes that much longer, and the deadline moves with it. At the deadline `tests.support.stuck_run`
+says what the run's processes were at.
 """
 
 from __future__ import annotations
@@ -28,12 +32,14 @@ from typing import Any, Literal
 import psutil
 
 from tests.support.kill_harness import OPTIONS, REPOSITORY, Changes, check_nothing_is_lost
+from tests.support.stuck_run import answer_with_stacks, crowding, tell_run
 
 Who = Literal["driver", "all", "one"]
 WHO: tuple[Who, ...] = ("driver", "all", "one")
 RANKS = ("cluster.launcher=ray", "cluster.cpu_ranks=2", "policy.train_micro_batch_size=6")
 _FIRST_CHANGES, _FIRST_SECONDS = 150, 1.0  # of about five steps, each of which saves
-_DEADLINE_S = 240.0  # for a start, some steps and the end of all processes
+_DEADLINE_S = 240.0  # for a start, some steps and the end of all processes, where there is a core for each process
+_POLL_S = 5.0
 _MANY = "grpo.max_num_steps=1000000"
 
 
@@ -82,19 +88,14 @@ def killed_run(directory: Path, kills: Sequence[Kill], overrides: Sequence[str] 
 def run_to(directory: Path, steps: int, overrides: Sequence[str] = ()) -> None:
     """Start the run, or have it go on, up to a step."""
     started = _started(directory, None, [*overrides, f"grpo.max_num_steps={steps}"])
-    out, error = started.communicate(timeout=_DEADLINE_S)
+    out, error = _ended(started, directory, f"to step {steps}")
     assert started.returncode == 0, out + error
 
 
 def _killed(directory: Path, kill: Kill, overrides: Sequence[str]) -> str:
     """The last change that the driver had begun."""
     process = _started(directory, kill, [*overrides, _MANY])
-    try:
-        out, error = process.communicate(timeout=_DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, error = process.communicate()
-        raise AssertionError(f"{kill}: the run did not end\n{out}{error}") from None
+    out, error = _ended(process, directory, str(kill))
     told = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     assert len(told) == 1, f"{kill}: nothing was killed\n{out}{error}"
     if kill.who == "driver":
@@ -105,6 +106,24 @@ def _killed(directory: Path, kill: Kill, overrides: Sequence[str]) -> str:
     _check_gone(told[0]["processes"], kill)
     place: str = told[0]["place"]
     return place
+
+
+def _ended(
+    process: subprocess.Popen[str], directory: Path, what: str, deadline_s: float = _DEADLINE_S
+) -> tuple[str, str]:
+    """What it printed; past the deadline, AssertionError with what its processes are at."""
+    began, left = time.monotonic(), deadline_s
+    while True:
+        try:
+            return process.communicate(timeout=_POLL_S)
+        except subprocess.TimeoutExpired:
+            left -= _POLL_S / crowding()
+        if left <= 0:
+            seconds = time.monotonic() - began
+            state = tell_run(process.pid, directory)
+            process.kill()
+            out, error = process.communicate()
+            raise AssertionError(f"{what}: the run did not end in {seconds:.0f} s\n{state}\n{out}{error}")
 
 
 def _started(directory: Path, kill: Kill | None, overrides: Sequence[str]) -> subprocess.Popen[str]:
@@ -185,6 +204,7 @@ def _run(directory: Path, plan: Any, overrides: Sequence[str]) -> None:
     from tests.support.quick_run import run_quick
 
     torch.set_num_threads(1)
+    answer_with_stacks()
     if plan is not None:
         strike, real = _Strike(directory, Kill(**plan)), PolicyGroup.__init__
 

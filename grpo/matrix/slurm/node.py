@@ -230,6 +230,7 @@ def _environment(scratch: Path, address: str) -> dict[str, str]:
     """Of Ray on this node, which its workers inherit."""
     (scratch / "tmp").mkdir(mode=0o700, exist_ok=True)
     return {
+        "RAY_worker_niceness": "0",  # by itself 15: ranks would hardly run beside anything else; see `RaySession`
         **os.environ,
         "TMPDIR": str(scratch / "tmp"),
         "XDG_CACHE_HOME": str(scratch / "cache"),

@@ -144,6 +144,8 @@ def _start(folder: Path, cpus: int, gpus: int) -> None:
     import ray
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray's 15 is for the sake of its own servers: ranks would hardly run on cores that have anything else to do.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     with _loopback(), _deaf_children():
         ray.init(
             address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False,

@@ -17,7 +17,7 @@ import json, os, socket, sys, time
 arguments = sys.argv[1:]
 if arguments[0] == "health-check":
     sys.exit(0)
-environment = {k: os.environ.get(k) for k in ("TMPDIR", "VLLM_HOST_IP", "XDG_CACHE_HOME")}
+environment = {k: os.environ.get(k) for k in ("TMPDIR", "VLLM_HOST_IP", "XDG_CACHE_HOME", "RAY_worker_niceness")}
 record = {"arguments": arguments, "environment": environment}
 temporary = [a.split("=", 1)[1] for a in arguments if a.startswith("--temp-dir=")][0]
 logs = os.path.join(temporary, "session_2026", "logs")
@@ -154,6 +154,7 @@ def test_the_head_says_where_it_is_and_leaves_nothing_but_the_ends_of_its_logs(j
         assert word in record["arguments"]
     assert record["environment"] == {
         "TMPDIR": f"{job}/s/tmp", "VLLM_HOST_IP": "127.0.0.1", "XDG_CACHE_HOME": f"{job}/s/cache",
+        "RAY_worker_niceness": "0",
     }  # fmt: skip
     assert (job / "s").stat().st_mode & 0o777 == 0o700
     process.send_signal(number)
