@@ -21,7 +21,7 @@ class Dispatches:
 
     _count: int = field(default=0, init=False)
     _seconds: float = field(default=0.0, init=False)
-    _work_seconds: float = field(default=0.0, init=False)
+    _overhead_seconds: float = field(default=0.0, init=False)
     _of_ranks: dict[str, list[float]] = field(default_factory=dict, init=False)
 
     @contextmanager
@@ -31,9 +31,11 @@ class Dispatches:
         try:
             yield dispatch
         finally:
+            waited = perf_counter() - started
             self._count += 1
-            self._seconds += perf_counter() - started
-            self._work_seconds += max(dispatch.rank_seconds, default=0.0)
+            self._seconds += waited
+            # Work that had begun before it was waited for hides the overhead of its own call, of no other.
+            self._overhead_seconds += max(0.0, waited - max(dispatch.rank_seconds, default=0.0))
             if dispatch.rank_seconds:
                 before = self._of_ranks.get(method, [0.0] * len(dispatch.rank_seconds))
                 self._of_ranks[method] = [sum(each) for each in zip(before, dispatch.rank_seconds, strict=False)]
@@ -43,9 +45,9 @@ class Dispatches:
         values = {
             "dispatches": float(self._count),
             "dispatch_seconds": self._seconds,
-            "dispatch_overhead_seconds": max(0.0, self._seconds - self._work_seconds),
+            "dispatch_overhead_seconds": self._overhead_seconds,
         }
-        self._count, self._seconds, self._work_seconds = 0, 0.0, 0.0
+        self._count, self._seconds, self._overhead_seconds = 0, 0.0, 0.0
         return values
 
     def take_ranks(self) -> dict[str, list[float]]:

@@ -137,6 +137,7 @@ def test_after_an_update_that_failed_half_way_no_token_is_sampled(
         def finish(self) -> None:
             """Nothing to wait for."""
 
+    generator.update_weights(weights_of(folders[0]), 4)
     monkeypatch.setattr(generator, "_routes", Routes())
     stream = VllmStream(generator, recompute_cache=False)
     add(stream, plain(LENGTH))

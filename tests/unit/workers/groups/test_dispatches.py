@@ -20,6 +20,15 @@ def test_calls_their_seconds_and_what_was_not_the_workers_work(clock):
     assert counted.take() == {"dispatches": 0, "dispatch_seconds": 0.0, "dispatch_overhead_seconds": 0.0}
 
 
+def test_work_that_began_before_it_was_waited_for_hides_no_other_calls_overhead(clock):
+    counted = Dispatches()
+    with counted.count("refit_send") as dispatch:
+        dispatch.rank_seconds = [9.0]
+    with counted.count("train") as dispatch:
+        dispatch.rank_seconds = [0.75]
+    assert counted.take()["dispatch_overhead_seconds"] == 0.25
+
+
 def test_a_call_that_fails_counts(clock):
     counted = Dispatches()
     with pytest.raises(ZeroDivisionError), counted.count("train"):
