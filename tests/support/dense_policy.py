@@ -55,10 +55,3 @@ def dense_loss(model, batch, *, aggregation="token_mean", entropy_coef=0.0, kl=0
 def relative_error(ours, theirs):
     difference = sum((ours[name].double() - theirs[name]).square().sum() for name in theirs)
     return float((difference / sum(each.square().sum() for each in theirs.values())).sqrt())
-
-
-def assert_same(ours, theirs):
-    assert ours[1] == theirs[1]
-    assert ours[0].keys() == theirs[0].keys()
-    for name in theirs[0]:
-        assert torch.equal(ours[0][name], theirs[0][name]), name

@@ -9,6 +9,11 @@ from grpo.errors import CheckpointError, ConfigError, ModelError
 from grpo.models.shipped import materialise
 from grpo.workers.policy.dtensor import DTensorPolicy
 from tests.support.policy import VOCABULARY, dense_logprobs, random_batch, tiny_config, tiny_model, whole_state
+from tests.support.policy_state import (
+    assert_same,
+    check_that_a_fresh_policy_can_be_restored,
+    check_that_a_restored_policy_goes_on,
+)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -29,13 +34,6 @@ def make(model, *, policy=None, loss_fn=None, distributed=True, reference=None):
     return MegatronPolicy(ModelShape.of(model.config), source, config, reference=reference)
 
 
-def assert_same(ours, theirs):
-    assert ours[1] == theirs[1]
-    assert ours[0].keys() == theirs[0].keys()
-    for name in theirs[0]:
-        assert torch.equal(ours[0][name], theirs[0][name]), name
-
-
 @pytest.mark.parametrize("kind", FAMILIES)
 @pytest.mark.parametrize("tied", [True, False])
 def test_importing_and_exporting_gives_the_same_bits(kind, tied):
@@ -51,29 +49,13 @@ def test_importing_and_exporting_gives_the_same_bits(kind, tied):
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_restored_policy_goes_on_bit_for_bit(kind, precision, distributed):
     settings = {"precision": precision, "scheduler": {"warmup_steps": 4}}
-    batches = [random_batch(seed=seed) for seed in range(5)]
-    policy = make(tiny_model(kind, tied=kind == "qwen3"), policy=settings, distributed=distributed)
-    for batch in batches[:3]:
-        policy.train(batch)
-    saved = whole_state(policy)
-    results = [policy.train(batch) for batch in batches[3:]]
-    restored = make(tiny_model(kind, tied=kind == "qwen3", seed=9), policy=settings, distributed=distributed)
-    restored.train(batches[0])  # a used optimizer must not shine through
-    restored.load_state(*saved)
-    assert_same(whole_state(restored), saved)
-    assert [restored.train(batch) for batch in batches[3:]] == results
-    assert_same(whole_state(restored), whole_state(policy))
-    assert torch.equal(restored.logprobs(batches[0]), policy.logprobs(batches[0]))
+    check_that_a_restored_policy_goes_on(
+        lambda seed: make(tiny_model(kind, tied=kind == "qwen3", seed=seed), policy=settings, distributed=distributed)
+    )
 
 
 def test_a_fresh_policy_can_be_saved_and_restored():
-    policy, batch = make(tiny_model()), random_batch()
-    saved = whole_state(policy)
-    assert not any(name.startswith("optimizer.") for name in saved[0])
-    restored = make(tiny_model(seed=3))
-    restored.train(batch)
-    restored.load_state(*saved)
-    assert restored.train(batch) == policy.train(batch)
+    check_that_a_fresh_policy_can_be_restored(lambda seed: make(tiny_model(seed=seed)))
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

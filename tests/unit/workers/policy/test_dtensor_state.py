@@ -4,37 +4,24 @@ import pytest
 import torch
 
 from grpo.errors import CheckpointError
-from tests.support.dense_policy import assert_same, make
+from tests.support.dense_policy import make
 from tests.support.policy import dense_logprobs, random_batch, tiny_model, whole_state
+from tests.support.policy_state import (
+    assert_same,
+    check_that_a_fresh_policy_can_be_restored,
+    check_that_a_restored_policy_goes_on,
+)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_restored_policy_goes_on_bit_for_bit(precision, tied):
     settings = {"precision": precision, "scheduler": {"warmup_steps": 4}, "optimizer": {"kwargs": {"lr": 1e-3}}}
-    batches = [random_batch(seed=seed) for seed in range(5)]
-    policy = make(tiny_model(tied=tied), policy=settings)
-    for batch in batches[:3]:
-        policy.train(batch)
-    saved = whole_state(policy)
-    results = [policy.train(batch) for batch in batches[3:]]
-    restored = make(tiny_model(tied=tied, seed=9), policy=settings)
-    restored.train(batches[0])  # a used optimizer must not shine through
-    restored.load_state(*saved)
-    assert_same(whole_state(restored), saved)
-    assert [restored.train(batch) for batch in batches[3:]] == results
-    assert_same(whole_state(restored), whole_state(policy))
-    assert torch.equal(restored.logprobs(batches[0]), policy.logprobs(batches[0]))
+    check_that_a_restored_policy_goes_on(lambda seed: make(tiny_model(tied=tied, seed=seed), policy=settings))
 
 
 def test_a_fresh_policy_can_be_saved_and_restored():
-    policy, batch = make(tiny_model()), random_batch()
-    saved = whole_state(policy)
-    assert not any(name.startswith("optimizer.") for name in saved[0])
-    restored = make(tiny_model(seed=3))
-    restored.train(batch)
-    restored.load_state(*saved)
-    assert restored.train(batch) == policy.train(batch)
+    check_that_a_fresh_policy_can_be_restored(lambda seed: make(tiny_model(seed=seed)))
 
 
 def test_restoring_does_not_keep_the_given_tensors():

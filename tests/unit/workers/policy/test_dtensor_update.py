@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from tests.support.dense_policy import assert_same, dense_loss, gradients_of_train, make, relative_error
+from tests.support.dense_policy import dense_loss, gradients_of_train, make, relative_error
 from tests.support.policy import random_batch, tiny_model, whole_state
+from tests.support.policy_state import assert_same
 
 CUTS = {
     "one by one": {"train_micro_batch_size": 1},
