@@ -7,7 +7,8 @@ from unittest import mock
 import torch
 
 from tests.support.parity import batch_of, config_of, model_of
-from tests.support.policy import VOCABULARY
+from tests.support.live_memory import LiveMemory
+from tests.support.policy import VOCABULARY, tiny_model
 from tests.support.widest import Widest
 
 with warnings.catch_warnings():
@@ -56,3 +57,25 @@ def widest_logits(cell):
         policy.train(data)
         policy.logprobs(data)
     return sorted(seen.shapes)
+
+
+def export(cell):
+    """Names and values of the weights in the order of a refit, and the most memory that making them took."""
+    warnings.simplefilter("ignore")
+    model = export_model(tied=cell["tied"])
+    policy = MegatronPolicy(ModelShape.of(model.config), dict(model.state_dict()), config_of(cell))
+    sent = [(name, each.numpy().copy()) for name, each in policy.export_weights()]
+    with LiveMemory() as made:
+        for _ in policy.export_weights():
+            pass
+    return sent, made.peak
+
+
+def export_model(*, tied):
+    return tiny_model(tied=tied, seed=3, num_hidden_layers=6)
+
+
+def run(check):
+    """Cells are (name of a function here, its own cell)."""
+    name, cell = check
+    return globals()[name](cell)

@@ -1,8 +1,9 @@
 """What several ranks of the Megatron policy do beyond the numbers of the parity matrix."""
 
+import numpy as np
 import pytest
 
-from tests.support.megatron_ranks import refuse_nan, widest_logits
+from tests.support import megatron_ranks
 from tests.support.parity import AXES, Layout
 from tests.support.policy import VOCABULARY
 from tests.support.ranks import run_cells
@@ -16,25 +17,54 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.timeout(200)
-def test_a_gradient_that_is_not_finite_is_refused_on_every_rank_and_changes_nothing():
-    cells = [{**PLAIN, "state": state, "layout": layout} for state, layout in LAYOUTS.items()]
-    for messages in run_cells(refuse_nan, cells, world=2, preload=PRELOAD, seconds=30):
-        assert all(
-            message.startswith("update 2: the gradient norm is nan over 36 trained tokens") for message in messages
-        ), messages
+WIDE = [Layout("megatron", 1, 2, 1, True), Layout("megatron", 1, 1, 2, False)]
+EXPORTS = {
+    f"{name}, {'tied' if tied else 'untied'}": {**PLAIN, "layout": layout, "tied": tied}
+    for name, layout in (("tensor", WIDE[0]), ("pipeline", WIDE[1]))
+    for tied in (True, False)
+}
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """Of all checks, each once: starting the processes costs more than any of them."""
+    checks = {
+        **{name: ("refuse_nan", {**PLAIN, "state": name, "layout": layout}) for name, layout in LAYOUTS.items()},
+        **{
+            layout: (
+                "widest_logits",
+                {**PLAIN, "layout": layout, "batching": "packed", "micro": 4, "extra": "kl and entropy", "chunk": 3},
+            )
+            for layout in WIDE
+        },
+        **{name: ("export", cell) for name, cell in EXPORTS.items()},
+    }
+    results = run_cells(megatron_ranks.run, list(checks.values()), world=2, preload=PRELOAD, seconds=30)
+    return dict(zip(checks, results, strict=True))
 
 
 @pytest.mark.timeout(200)
-def test_no_rank_holds_float32_logits_beyond_a_chunk_nor_anyone_elses():
-    layouts = [Layout("megatron", 1, 2, 1, True), Layout("megatron", 1, 1, 2, False)]
-    cells = [
-        {**PLAIN, "layout": each, "batching": "packed", "micro": 4, "extra": "kl and entropy", "chunk": 3}
-        for each in layouts
-    ]
-    results = run_cells(widest_logits, cells, world=2, preload=PRELOAD, seconds=30)
-    for cell, ranks in zip(cells, results, strict=True):
-        shapes = [shape for each in ranks for shape in each]
-        assert max(rows for rows, _ in shapes) == 3
-        if cell["layout"].tensor == 2:
-            assert all(width < VOCABULARY for _, width in shapes)
+@pytest.mark.parametrize("state", LAYOUTS)
+def test_a_gradient_that_is_not_finite_is_refused_on_every_rank_and_changes_nothing(answers, state):
+    for message in answers[state]:
+        assert message.startswith("update 2: the gradient norm is nan over 36 trained tokens")
+
+
+@pytest.mark.parametrize("layout", WIDE)
+def test_no_rank_holds_float32_logits_beyond_a_chunk_nor_anyone_elses(answers, layout):
+    shapes = [shape for each in answers[layout] for shape in each]
+    assert max(rows for rows, _ in shapes) == 3
+    if layout.tensor == 2:
+        assert all(width < VOCABULARY for _, width in shapes)
+
+
+@pytest.mark.parametrize("layout", EXPORTS)
+def test_every_rank_is_given_each_weight_once_and_holds_few_of_them(answers, layout):
+    model = megatron_ranks.export_model(tied=EXPORTS[layout]["tied"])
+    expected = {name: each.detach().numpy() for name, each in model.named_parameters()}
+    largest, whole = (of(each.nbytes for each in expected.values()) for of in (max, sum))
+    for sent, peak in answers[layout]:
+        assert sorted(name for name, _ in sent) == sorted(expected)
+        for name, value in sent:
+            assert np.array_equal(value, expected[name]), name
+        assert largest < peak <= 5 * largest < whole / 4, "a matrix of two in one parameter, and its parts"
