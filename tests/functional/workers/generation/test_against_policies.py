@@ -143,9 +143,9 @@ def test_a_temperature_that_one_side_forgets_is_caught(engine, folder, backend, 
         policy = trained_policy(folder, backend, 1.0 if forgetful == "policy" else temperature)
         send(policy, engine)
         found = broken(policy, rollout(engine, plain(9, temperature=of_engine)))
-        assert {"train/logprob_difference", "train/logprob_difference_p99", "train/logprob_difference_max"} <= {*found}, (
-            f"the {forgetful} forgets it"
-        )
+        assert {"train/logprob_difference", "train/logprob_difference_p99", "train/logprob_difference_max"} <= {
+            *found
+        }, f"the {forgetful} forgets it"
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
