@@ -1,9 +1,9 @@
 """The refit phase of a GPU that policy and engine share, all its parts: `python -m benchmarks.refit_phase --help`.
 
 Policy and engine are in processes of their own. The engine sleeps at level 2 while the policy trains, and the policy's
-masters and Adam's moments (made of zeros) stay on the GPU in one half of the rounds and leave it in the other. No update
-is made, so that no gradients take room, but before each round all counts as changed by one: else what the host has a
-copy of would not be copied again.
+masters and Adam's moments (made of zeros) stay on the GPU in one half of the rounds and leave it in the other. No
+update is made, so that no gradients take room, but before each round all counts as changed by one: else what the host
+has a copy of would not be copied again.
 """
 
 from __future__ import annotations
@@ -198,9 +198,10 @@ def page(name: str, results: Mapping[str, Any], config: Config) -> str:
 def _rates(nbytes: int, first: Mapping[str, float], leaves: Mapping[str, float]) -> Iterator[str]:
     """Of the copies each way, and of the first one, before which host memory is made."""
     for what, seconds in (
-        ("Copied to the host", leaves.get("copy", 0.0)), ("Back, with its memory allocated anew", leaves.get("onload", 0.0)),
+        ("Copied to the host", leaves.get("copy", 0.0)),
+        ("Back, with its memory allocated anew", leaves.get("onload", 0.0)),
         ("The first time, with page-locked memory made", first.get("copy", 0.0)),
-    ):  # fmt: skip
+    ):
         if seconds:
             yield f"{what}: {seconds:.3f} s, {nbytes / 1e9 / seconds:.1f} GB/s."
 

@@ -6,8 +6,8 @@ from unittest import mock
 
 import torch
 
-from tests.support.parity import batch_of, config_of, model_of
 from tests.support.live_memory import LiveMemory
+from tests.support.parity import batch_of, config_of, model_of
 from tests.support.policy import VOCABULARY, tiny_model
 from tests.support.widest import Widest
 

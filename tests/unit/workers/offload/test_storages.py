@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from grpo.checkpoint import memory
+from grpo.checkpoint import memory as host_memory
 from grpo.workers.offload.storages import HostBuffer, bytes_of, storages_of
 from tests.support.pretended_ranks import lone_rank
 
@@ -68,9 +68,9 @@ def test_memory_is_kept_and_grows_only_when_more_is_needed():
 @pytest.mark.parametrize("pinned", [False, True])
 def test_memory_is_made_once_in_chunks_and_locked_before_it_is_used(monkeypatch, pinned):
     locked = []
-    monkeypatch.setattr(memory, "page_lock", lambda buffer: locked.append(buffer.data_ptr()))
+    monkeypatch.setattr(host_memory, "page_lock", lambda buffer: locked.append(buffer.data_ptr()))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: locked.append(device))
+    monkeypatch.setattr(torch.cuda, "set_device", locked.append)
     buffer = HostBuffer(pinned=pinned, chunk_bytes=1 << 10)
     for sizes in ([3, 1500, 800], [2000, 303]):
         places = {memory.data_ptr() for _, _, memory in buffer.pieces(sizes)}
@@ -83,7 +83,7 @@ def test_what_cannot_be_locked_is_an_error(monkeypatch):
     def refuse(_):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(memory, "page_lock", refuse)
+    monkeypatch.setattr(host_memory, "page_lock", refuse)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     with pytest.raises(RuntimeError, match="out of memory"):
