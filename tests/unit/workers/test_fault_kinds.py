@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/parallelism.md").read_text(encoding="utf-8")
 KINDS = (
-    "c1", "c3", "c5", "c6", "c8", "c13", "d4", "d5", "d7", "d8", "d9", "d12", "d13",
+    "c1", "c3", "c5", "c6", "c8", "c9", "c13", "d4", "d5", "d7", "d8", "d9", "d12", "d13",
     "e1", "e3", "e4", "e6", "e7", "e10", "f1", "f3", "f4", "f5", "f11", "f12",
     "g1", "g2", "g4", "g5", "g6", "g7", "g9", "g11", "g12",
     "h2", "h4", "h5", "h6", "h7", "h9",
