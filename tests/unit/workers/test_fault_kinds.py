@@ -1,4 +1,4 @@
-"""The table of docs/parallelism.md: each kind of fault has its tests, and they are there."""
+"""The tables of docs/parallelism.md and docs/refit.md: each kind of fault has its tests, and they are there."""
 
 import ast
 import re
@@ -25,6 +25,16 @@ def test_every_kind_is_in_the_table():
 def test_the_tests_of_a_kind_exist(kind):
     named = re.findall(r"`([^`]+)`", ROWS[kind])
     assert named
+    check(named)
+
+
+def test_the_tests_that_the_page_of_refits_names_exist():
+    named = re.findall(r"`(tests/[^`]+::[^`]+)`", (ROOT / "docs/refit.md").read_text(encoding="utf-8"))
+    assert len(named) > 10
+    check(named)
+
+
+def check(named):
     for test in named:
         file, name = test.split("::")
         functions = [each.name for each in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
