@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 
 from tests.support.parity import batch_of, config_of, model_of
-from tests.support.policy import VOCABULARY
+from tests.support.policy import VOCABULARY, random_batch
 from tests.support.widest import Widest
 
 with warnings.catch_warnings():
@@ -56,3 +56,34 @@ def widest_logits(cell):
         policy.train(data)
         policy.logprobs(data)
     return sorted(seen.shapes)
+
+
+def reductions(cell):
+    """Of gradients in bfloat16 compute with one micro-batch a rank: dtypes of the weights that pass and of the sums,
+    the share of this rank's part that is not 0, and the share of that which bfloat16 could not hold.
+    """
+    warnings.simplefilter("ignore")
+    model, config = model_of(cell), config_of(cell)
+    config = config.model_copy(update={
+        "policy": config.policy.model_copy(update={"precision": "bfloat16"}),
+        "loss_fn": config.loss_fn.model_copy(update={"force_on_policy_ratio": True}),  # nothing is clipped
+    })  # fmt: skip
+    policy = MegatronPolicy(ModelShape.of(model.config), dict(model.state_dict()), config)
+    stage, found = policy._trained, []
+
+    def noted(_learning_rate):
+        found.extend(each.main_grad.flatten()[part].clone() for _, each, _, part in stage.masters())
+
+    stage.step = noted
+    data = random_batch((7, 7), (2, 2)).with_values(old_logprobs=None)
+    policy.train(data)
+    gradient = torch.cat(found)
+    used = gradient != 0
+    finer = (gradient != gradient.bfloat16())[used].double().mean().item()
+    return {each.dtype for each in stage.model.parameters()}, gradient.dtype, used.double().mean().item(), finer
+
+
+def run(check):
+    """Cells are (name of a function here, a cell of the parity matrix)."""
+    name, cell = check
+    return globals()[name](cell)

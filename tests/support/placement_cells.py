@@ -112,7 +112,7 @@ def make_policy(config: Config, folder: Path, *, device: str) -> Any:
     parallel = None
     if dist.is_initialized():
         parallel = ParallelContext(
-            init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp")), sequence_parallel=False
+            init_device_mesh(torch.device(device).type, (1, 1), mesh_dim_names=("dp", "tp")), sequence_parallel=False
         )
     return DTensorPolicy(model, config, reference=copy.deepcopy(model), device=device, parallel=parallel)
 

@@ -1,8 +1,9 @@
 """What several ranks of the Megatron policy do beyond the numbers of the parity matrix."""
 
 import pytest
+import torch
 
-from tests.support.megatron_ranks import refuse_nan, widest_logits
+from tests.support.megatron_ranks import run
 from tests.support.parity import AXES, Layout
 from tests.support.policy import VOCABULARY
 from tests.support.ranks import run_cells
@@ -14,27 +15,51 @@ LAYOUTS = {
     "distributed": Layout("megatron", 1, 1, 2, False),
     "all-reduce": Layout("megatron", 1, 2, 1, True),
 }
+CUT = [Layout("megatron", 1, 2, 1, True), Layout("megatron", 1, 1, 2, False)]
+LOGITS = {"batching": "packed", "micro": 4, "extra": "kl and entropy", "chunk": 3}
+REDUCED = ["distributed", "all-reduce"]
 
 
-@pytest.mark.timeout(200)
-def test_a_gradient_that_is_not_finite_is_refused_on_every_rank_and_changes_nothing():
-    cells = [{**PLAIN, "state": state, "layout": layout} for state, layout in LAYOUTS.items()]
-    for messages in run_cells(refuse_nan, cells, world=2, preload=PRELOAD, seconds=30):
-        assert all(
-            message.startswith("update 2: the gradient norm is nan over 36 trained tokens") for message in messages
-        ), messages
+@pytest.fixture(scope="module")
+def answers():
+    """Of all checks, each once: starting two processes costs more than any of them."""
+    data = Layout("megatron", 2, 1, 1, False)
+    checks = {
+        **{
+            f"not finite {state}": ("refuse_nan", {**PLAIN, "state": state, "layout": layout})
+            for state, layout in LAYOUTS.items()
+        },
+        **{f"logits {each}": ("widest_logits", {**PLAIN, **LOGITS, "layout": each}) for each in CUT},
+        **{
+            f"reductions {each}": ("reductions", {**PLAIN, "layout": data, "state": each}) for each in REDUCED
+        },
+    }
+    results = run_cells(run, list(checks.values()), world=2, preload=PRELOAD, seconds=30)
+    return dict(zip(checks, results, strict=True))
 
 
-@pytest.mark.timeout(200)
-def test_no_rank_holds_float32_logits_beyond_a_chunk_nor_anyone_elses():
-    layouts = [Layout("megatron", 1, 2, 1, True), Layout("megatron", 1, 1, 2, False)]
-    cells = [
-        {**PLAIN, "layout": each, "batching": "packed", "micro": 4, "extra": "kl and entropy", "chunk": 3}
-        for each in layouts
-    ]
-    results = run_cells(widest_logits, cells, world=2, preload=PRELOAD, seconds=30)
-    for cell, ranks in zip(cells, results, strict=True):
-        shapes = [shape for each in ranks for shape in each]
-        assert max(rows for rows, _ in shapes) == 3
-        if cell["layout"].tensor == 2:
-            assert all(width < VOCABULARY for _, width in shapes)
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("state", LAYOUTS)
+def test_a_gradient_that_is_not_finite_is_refused_on_every_rank_and_changes_nothing(answers, state):
+    messages = answers[f"not finite {state}"]
+    assert all(
+        message.startswith("update 2: the gradient norm is nan over 36 trained tokens") for message in messages
+    ), messages
+
+
+@pytest.mark.parametrize("layout", CUT, ids=str)
+def test_no_rank_holds_float32_logits_beyond_a_chunk_nor_anyone_elses(answers, layout):
+    shapes = [shape for each in answers[f"logits {layout}"] for shape in each]
+    assert max(rows for rows, _ in shapes) == 3
+    if layout.tensor == 2:
+        assert all(width < VOCABULARY for _, width in shapes)
+
+
+@pytest.mark.parametrize("state", REDUCED)
+def test_gradients_of_bfloat16_passes_are_summed_over_ranks_in_float32(answers, state):
+    """A buffer or a message in bfloat16 would leave no element finer than that."""
+    for passed, dtype, used, finer in answers[f"reductions {state}"]:
+        assert passed == {torch.bfloat16}
+        assert dtype == torch.float32
+        assert used > 0.5
+        assert finer > 0.3

@@ -6,9 +6,12 @@ import torch
 import torch.distributed as dist
 
 import grpo.workers.policy.dtensor as worker_module
+from grpo.algorithm.objective import Denominators
+from grpo.batching.micro_batches import MicroBatch
 from grpo.models.parallel_plans import shard_range
 from grpo.refit.endpoints import RefitSource, Settings
 from grpo.workers.policy.dtensor import DTensorPolicy
+from grpo.workers.policy.forward import needed_lengths
 from grpo.workers.policy.parallel import ParallelContext
 from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
 from tests.support.policy import VOCABULARY, joined, random_batch, tiny_config, tiny_model
@@ -196,6 +199,35 @@ def small_updates_in_bfloat16(tensor):
     moved = {"masters": float((end["model." + name] - start["model." + name]).abs().max())}
     exported_same = torch.equal(dict(policy.export_weights())[name], rounded)
     return moved, exported_same, rounded.dtype == torch.bfloat16, metrics
+
+
+def reductions(tensor):
+    """Gradients in bfloat16 compute: dtypes of the weights that pass and of the sums, the share of this rank's elements
+    that bfloat16 could not hold after one micro-batch a rank, and how far two micro-batches are from the sum of each.
+    """
+    parallel = context(tensor)
+    on_policy = {"force_on_policy_ratio": True}  # a clipped sequence would have no gradient
+    settings = config(tensor, precision="bfloat16", loss_fn=on_policy)
+    policy = DTensorPolicy(tiny_model(), settings, parallel=parallel)
+    batch = random_batch((7,) * 2 * parallel.dp_size, (2,) * 2 * parallel.dp_size).with_values(old_logprobs=None)
+    denominators, passed = Denominators(tokens=40.0, sequences=8.0), set()
+    policy._masters.model.layers[0].mlp.register_forward_pre_hook(
+        lambda mlp, inputs: passed.update((mlp.up_proj.weight.dtype, inputs[0].dtype))
+    )
+
+    def gradients(*rounds):
+        for each in rounds:
+            micro = MicroBatch([parallel.dp_rank + each * parallel.dp_size], 6, 6)
+            policy._backward(batch, micro, needed_lengths(batch), denominators)
+        found = [each.grad.to_local() for each in policy._masters.parameters()]
+        policy._optimizer.zero_grad()
+        return torch.cat([each.flatten() for each in found])
+
+    one, other, both = gradients(0), gradients(1), gradients(0, 1)
+    used = one != 0
+    finer = (one != one.bfloat16())[used].double().mean().item()
+    error = ((both - (one + other)).abs().max() / both.abs().max()).item()
+    return passed, one.dtype, used.double().mean().item(), finer, error
 
 
 def untrained(tensor):

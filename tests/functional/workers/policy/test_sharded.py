@@ -55,6 +55,7 @@ def answers(folder):
         "not finite": ("refused_update", {"tensor": 2}),
         "small updates": ("small_updates_in_bfloat16", {"tensor": 2}),
         "untrained": ("untrained", {"tensor": 2}),
+        **{f"reductions {t}": ("reductions", {"tensor": t}) for t in (1, 2)},
     }
     preload = ["tests.functional.workers.policy.sharded_checks"]
     results = run_cells(sharded_checks.run, list(checks.values()), world=WORLD, preload=preload, seconds=60)
@@ -193,6 +194,17 @@ def test_bfloat16_masters_keep_updates_that_bfloat16_would_swallow(answers):
         assert exported_same
         assert moved["masters"] == pytest.approx(3e-6, rel=0.1)
         assert metrics == answers["small updates"][0][3]
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_gradients_of_bfloat16_passes_are_summed_over_ranks_and_micro_batches_in_float32(answers, tensor):
+    """A sum over ranks in bfloat16 would have no element finer than that; one over micro-batches errs by 1e-3."""
+    for passed, dtype, used, finer, error in answers[f"reductions {tensor}"]:
+        assert passed == {torch.bfloat16}
+        assert dtype == torch.float32
+        assert used > 0.5
+        assert finer > 0.3
+        assert error < 1e-6
 
 
 def test_a_batch_without_trained_tokens_makes_no_update(answers):
