@@ -30,9 +30,7 @@ def answers():
             for state, layout in LAYOUTS.items()
         },
         **{f"logits {each}": ("widest_logits", {**PLAIN, **LOGITS, "layout": each}) for each in CUT},
-        **{
-            f"reductions {each}": ("reductions", {**PLAIN, "layout": data, "state": each}) for each in REDUCED
-        },
+        **{f"reductions {each}": ("reductions", {**PLAIN, "layout": data, "state": each}) for each in REDUCED},
     }
     results = run_cells(run, list(checks.values()), world=2, preload=PRELOAD, seconds=30)
     return dict(zip(checks, results, strict=True))

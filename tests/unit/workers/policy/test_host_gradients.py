@@ -24,7 +24,11 @@ def sharded(mesh, values):
 def test_micro_batches_are_added_in_their_order_and_what_has_no_gradient_gets_none(mesh):
     first, second, frozen = (nn.Parameter(sharded(mesh, [0.0, 0.0])) for _ in range(3))
     sums = HostGradients([first, second, frozen])
-    rounds = [([1e8, 3.0], None), ([1.0, 4.0], [0.5, 0.25]), ([-1e8, 5.0], [2.0, 2.0])]  # the first sum rounds the 1 off
+    rounds = [
+        ([1e8, 3.0], None),
+        ([1.0, 4.0], [0.5, 0.25]),
+        ([-1e8, 5.0], [2.0, 2.0]),
+    ]
     for _ in range(2):  # an update after the other begins anew
         with sums.adding() as done:
             for one, other in rounds:
@@ -61,7 +65,12 @@ def test_a_sum_that_cannot_be_made_ends_the_update(mesh, monkeypatch):
 
     monkeypatch.setattr(host_gradients, "_add", fails)
     parameter = nn.Parameter(sharded(mesh, [0.0]))
-    with pytest.raises(RuntimeError, match="no memory"), HostGradients([parameter]).adding() as done:
-        parameter.grad = sharded(mesh, [1.0])
-        done()
+
+    def update():
+        with HostGradients([parameter]).adding() as done:
+            parameter.grad = sharded(mesh, [1.0])
+            done()
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        update()
     assert parameter.grad is None
