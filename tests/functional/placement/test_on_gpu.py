@@ -19,10 +19,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(params=WORKERS)
-def backend(request):
+def backend(request, monkeypatch):
     """The PyTorch worker in one process or over a group of one rank, or Megatron-Core's, which makes such a group."""
     if request.param == "sharded":
         join_process_group("nccl", timeout_s=60)
+    if request.param == "megatron":
+        monkeypatch.setattr("grpo.workers.megatron.policy.megatron_on_cpu", lambda: pytest.fail("a GPU was given"))
     yield "dtensor" if request.param == "sharded" else request.param
     leave_process_group()  # or the next worker would be one of its ranks
 
