@@ -71,7 +71,8 @@ class BareMegatron:
     @property
     def output_weight(self) -> Tensor:
         """[V, H]."""
-        return self.model.output_weight
+        weight: Tensor = self.model.output_weight
+        return weight
 
     def states(self, pack: Pack) -> Tensor:
         """[N, H]: hidden states that predict the trained tokens."""
