@@ -39,6 +39,11 @@ class BareLoop:
             weight_decay=ADAMW["weight_decay"], fused=True,
         )  # fmt: skip
 
+    @property
+    def output_weight(self) -> Tensor:
+        """[V, H], in the compute dtype."""
+        return output_weight(self.model)
+
     def update(self, packs: list[Pack]) -> Tensor:
         """The loss, still on the device."""
         loss = self.backward(packs)

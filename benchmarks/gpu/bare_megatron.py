@@ -68,6 +68,17 @@ class BareMegatron:
                 group["fused"] = True
         self._forward_backward = get_forward_backward_func()
 
+    @property
+    def output_weight(self) -> Tensor:
+        """[V, H]."""
+        weight: Tensor = self.model.output_weight
+        return weight
+
+    def states(self, pack: Pack) -> Tensor:
+        """[N, H]: hidden states that predict the trained tokens."""
+        with self._on_device():
+            return _hidden(self.model, pack)[:, 0].index_select(0, pack.predictors)
+
     def update(self, packs: list[Pack]) -> Tensor:
         """The loss, still on the device."""
         with self._on_device():
@@ -82,15 +93,11 @@ class BareMegatron:
 
         def step(packs: Iterator[Pack], model: Any) -> tuple[Tensor, Any]:
             pack = next(packs)
-            row = PackedRow(
-                qkv_format="sbhd", cu_seqlens_q=pack.bounds, cu_seqlens_kv=pack.bounds,
-                max_seqlen_q=max(pack.lengths), max_seqlen_kv=max(pack.lengths), lengths=pack.lengths,
-            )  # fmt: skip
-            return model(pack.input_ids, pack.position_ids[0], row), lambda hidden: _loss(hidden, pack)
+            return _hidden(model, pack), lambda hidden: _loss(hidden, pack)
 
         def _loss(hidden: Tensor, pack: Pack) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
             states = hidden[:, 0].index_select(0, pack.predictors)
-            weight = self.model.output_weight
+            weight = self.output_weight
             gradient = MainGradient(weight, embeds=self.model.share_embeddings_and_output_weights)
             logprobs = token_logprobs(states, weight, pack.targets, gradient=gradient).logprobs
             loss = clipped_loss(logprobs, pack) / tokens
@@ -104,6 +111,16 @@ class BareMegatron:
             seq_length=1, micro_batch_size=1, forward_only=False,
         )  # fmt: skip
         return total
+
+
+def _hidden(model: Any, pack: Pack) -> Tensor:
+    """[W, 1, H]: the last hidden states."""
+    row = PackedRow(
+        qkv_format="sbhd", cu_seqlens_q=pack.bounds, cu_seqlens_kv=pack.bounds,
+        max_seqlen_q=max(pack.lengths), max_seqlen_kv=max(pack.lengths), lengths=pack.lengths,
+    )  # fmt: skip
+    hidden: Tensor = model(pack.input_ids, pack.position_ids[0], row)
+    return hidden
 
 
 def _finalize(model: list[Any], _tokens: Tensor | None, *args: Any, **kwargs: Any) -> None:

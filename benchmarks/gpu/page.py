@@ -147,6 +147,23 @@ def _began(record: Record) -> list[str]:
     return [f"The first update, {_about(record)}, which makes the optimizer's state: {record['seconds']:.1f} s."]
 
 
+def _offloaded(record: Record) -> list[str]:
+    """What of an update the CPU's work is, and what the bus alone would take."""
+    cpu, packs, moved = record["seconds"], record["packs"], record["parameter_bytes"]
+    passes = record["update"] - sum(cpu.values())
+    parts = ", ".join(f"{name} {value:.3f}" for name, value in cpu.items())
+    told = f"Of its {record['update']:.3f} s the passes of {packs} packs take {passes:.3f}; the optimizer's, on "
+    told += f"{record['threads']} threads of the CPU: {parts}."
+    if "to_gpu" in record:
+        up, down = (times * packs * moved / record[way] for times, way in ((2, "to_gpu"), (1, "to_host")))
+        told += (
+            f" {moved / GIB:.1f} GiB of float32 cross the bus to the GPU twice a pack, {up:.3f} s at the "
+            f"{record['to_gpu'] / 1e9:.1f} GB/s measured beside, and back once, {down:.3f} s at "
+            f"{record['to_host'] / 1e9:.1f}: both ways at once, the passes are {passes / max(up, down):.2f} of that."
+        )
+    return [told]
+
+
 def _took(record: Record) -> list[str]:
     return [f"({record['seconds']:.0f} s)"]
 
@@ -163,5 +180,5 @@ def _ratio(name: str, ratio: Record) -> str:
 _KINDS: dict[str, Callable[[Record], list[str]]] = {
     "machine": _machine, "training": _training, "scoring": _scoring, "memory": _memory, "plan": _plan, "waits": _waits,
     "shares": _shares, "step": _step, "limits": _limits, "failure": _failure, "skipped": _skipped, "took": _took,
-    "began": _began,
+    "began": _began, "offloaded": _offloaded,
 }  # fmt: skip

@@ -132,8 +132,7 @@ def _paired_at(cap: int, made: list[Any], side: Side, shape: Shape, size: Size, 
     sides = {"ours": lambda: ours.train(batch), "bare": lambda: bare.update(packs)}
     found = alternately(sides, rounds=size.rounds, device=size.device, deadline=deadline)
     yield about | comparison(found, update_flops(dimensions, batch), batch, len(packs))
-    if side.backend == "dtensor":
-        yield about | _scoring(ours, bare, batch, packs, size, flops=pass_flops(dimensions, batch).total)
+    yield about | _scoring(ours, bare, batch, packs, size, flops=pass_flops(dimensions, batch).total)
     few = random_batch(cap, PROFILED_PACKS, dimensions.vocab, seed=1)
     few_packs = packs_of(few, cap, size.device)
     for name, work in (("ours", lambda: ours.train(few)), ("bare", lambda: bare.update(few_packs))):
@@ -213,7 +212,7 @@ def _ratio(ours: list[float], bare: list[float]) -> Record:
 
 def _scoring(ours: StatefulPolicy, bare: Any, batch: Batch, packs: list[Any], size: Size, *, flops: float) -> Record:
     """The log-prob pass against a forward pass with bfloat16 logits, all of a pack at once, and against one without."""
-    weight = bare.model.get_output_embeddings().weight
+    weight = bare.output_weight
 
     @torch.no_grad()
     def with_logits() -> None:

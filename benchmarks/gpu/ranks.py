@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -19,13 +20,16 @@ from benchmarks.gpu.plan import dimensions_of, planned_training_bytes
 from benchmarks.gpu.settings import worker_config
 from benchmarks.gpu.shapes import Shape
 from benchmarks.gpu.work import random_batch, update_flops
+from benchmarks.paired import Spread
 from grpo.config.schema import Config
 from grpo.models.sharded_loading import shape_of_model
 from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.parallel import ParallelContext
 from grpo.workers.protocol import StatefulPolicy
 
-OFFLOADED_PACKS = 2  # each copies all gradients to the host and adds them there
+OFFLOADED_PACKS = 4  # each takes all parameters to the GPU twice, and all gradients to the host
+ON_THE_CPU = ("norm", "clip", "step")  # of the optimizer, once an update
+COPIED_BYTES = 1 << 30  # to measure the bus with
 DEVIATION = 0.02  # of random weights
 
 
@@ -61,9 +65,49 @@ def offloaded(shape: Shape, size: Size, deadline: float) -> Iterator[Record]:
     ours = _sharded(shape, config, device)
     yield about | {"kind": "began", "seconds": seconds(lambda: ours.train(batch), size.device)}
     yield about | memory_record(ours, batch, planned_training_bytes(shape, config), size, before=before)
-    found = alternately({"ours": lambda: ours.train(batch)}, rounds=1, device=size.device, warm_up=0, deadline=deadline)
+    on_the_cpu: dict[str, list[float]] = {name: [] for name in ON_THE_CPU}
+    for name, times in on_the_cpu.items():
+        _note_seconds(ours._optimizer, name, times)  # noqa: SLF001 (there is nothing public between the parts)
+    found = alternately({"ours": lambda: ours.train(batch)}, rounds=3, device=size.device, warm_up=0, deadline=deadline)
     yield about | comparison(found, update_flops(dimensions_of(shape), batch), batch, OFFLOADED_PACKS)
+    parameters = sum(4 * each.numel() for _, each in ours._masters.named_parameters())  # noqa: SLF001
+    yield about | {
+        "kind": "offloaded", "packs": OFFLOADED_PACKS, "threads": torch.get_num_threads(),
+        "seconds": {name: Spread.of(times).median if times else 0.0 for name, times in on_the_cpu.items()},
+        "update": Spread.of(found["ours"]).median, "parameter_bytes": parameters, **_bus(size),
+    }  # fmt: skip
     dist.destroy_process_group()
+
+
+def _note_seconds(owner: Any, name: str, times: list[float]) -> None:
+    """Have a method note what each of its calls takes, on the CPU."""
+    original = getattr(owner, name)
+
+    def timed(*args: Any) -> Any:
+        started = time.perf_counter()
+        result = original(*args)
+        times.append(time.perf_counter() - started)
+        return result
+
+    setattr(owner, name, timed)
+
+
+def _bus(size: Size) -> dict[str, float]:
+    """Bytes a second between pinned memory and the GPU; none on a CPU."""
+    if size.device != "cuda":
+        return {}
+    host = torch.empty(COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")
+    ways = {"to_gpu": (device, host), "to_host": (host, device)}
+    found = {}
+    for name, (target, source) in ways.items():
+
+        def copy(target: Tensor = target, source: Tensor = source) -> None:
+            target.copy_(source, non_blocking=True)
+
+        copy()
+        found[name] = COPIED_BYTES / min(seconds(copy, size.device) for _ in range(3))
+    return found
 
 
 def join(size: Size) -> torch.device:

@@ -5,20 +5,11 @@ On a GPU the logits are read once forward and once backward, and the gradient le
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from grpo.kernels.dispatch import has_kernel
-
-
-class Statistics(NamedTuple):
-    """Of each row of logits [N, V] over a temperature, in the dtype of the logits."""
-
-    logprobs: Tensor  # [N]: of its target; -inf where that is not among the V
-    normaliser: Tensor  # [N]: log of the sum of exponentials
-    entropy: Tensor | None  # [N]
+from grpo.kernels.statistics import Statistics, at_target
 
 
 def is_normalised(rest: Tensor) -> bool:
@@ -79,11 +70,6 @@ def logit_gradients(
     if not normalised:
         log_p = (logits if temperature == 1.0 else logits.div_(temperature)).sub_(whole.normaliser[:, None])
     return _gradients_of_log_probs(log_p, whole, targets, of_logprobs, of_entropy).to(dtype)
-
-
-def at_target(whole: Statistics, grad_logprobs: Tensor) -> Tensor:
-    """[N]: grad_logprobs (1 - p) at the targets, exact however near 1 their probability is."""
-    return grad_logprobs * -torch.expm1(whole.logprobs)
 
 
 def _gradients_of_log_probs(

@@ -8,7 +8,7 @@ import torch
 
 from tests.support.live_memory import LiveMemory
 from tests.support.parity import batch_of, config_of, model_of
-from tests.support.policy import VOCABULARY, tiny_model
+from tests.support.policy import VOCABULARY, random_batch, tiny_model
 from tests.support.widest import Widest
 
 with warnings.catch_warnings():
@@ -59,6 +59,31 @@ def widest_logits(cell):
     return sorted(seen.shapes)
 
 
+def reductions(cell):
+    """Of gradients in bfloat16 compute with one micro-batch a rank: dtypes of the weights that pass and of the sums,
+    the share of this rank's part that is not 0, and the share of that which bfloat16 could not hold.
+    """
+    warnings.simplefilter("ignore")
+    model, config = model_of(cell), config_of(cell)
+    config = config.model_copy(update={
+        "policy": config.policy.model_copy(update={"precision": "bfloat16"}),
+        "loss_fn": config.loss_fn.model_copy(update={"force_on_policy_ratio": True}),  # nothing is clipped
+    })  # fmt: skip
+    policy = MegatronPolicy(ModelShape.of(model.config), dict(model.state_dict()), config)
+    stage, found = policy._trained, []
+
+    def noted(_learning_rate):
+        found.extend(each.main_grad.flatten()[part].clone() for _, each, _, part in stage.masters())
+
+    stage.step = noted
+    data = random_batch((7, 7), (2, 2)).with_values(old_logprobs=None)
+    policy.train(data)
+    gradient = torch.cat(found)
+    used = gradient != 0
+    finer = (gradient != gradient.bfloat16())[used].double().mean().item()
+    return {each.dtype for each in stage.model.parameters()}, gradient.dtype, used.double().mean().item(), finer
+
+
 def export(cell):
     """Names and values of the weights in the order of a refit, and the most memory that making them took."""
     warnings.simplefilter("ignore")
@@ -76,6 +101,6 @@ def export_model(*, tied):
 
 
 def run(check):
-    """Cells are (name of a function here, its own cell)."""
+    """Cells are (name of a function here, a cell of the parity matrix)."""
     name, cell = check
     return globals()[name](cell)

@@ -3,9 +3,7 @@
 import contextlib
 import copy
 import dataclasses
-import functools
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from grpo.checkpoint import staging
 from grpo.checkpoint.manager import CheckpointManager
+from grpo.checkpoint.rank_state import PREFIX, LocalState
+from grpo.checkpoint.saver import Saver
 from grpo.checkpoint.shards import plan_shards
 from grpo.config.schema import Config
 from grpo.models.loading import load_model
@@ -112,7 +112,7 @@ def make_policy(config: Config, folder: Path, *, device: str) -> Any:
     parallel = None
     if dist.is_initialized():
         parallel = ParallelContext(
-            init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp")), sequence_parallel=False
+            init_device_mesh(torch.device(device).type, (1, 1), mesh_dim_names=("dp", "tp")), sequence_parallel=False
         )
     return DTensorPolicy(model, config, reference=copy.deepcopy(model), device=device, parallel=parallel)
 
@@ -197,23 +197,19 @@ def run_cell(cell: Cell, folder: Path, directory: Path) -> tuple[dict[str, Tenso
     """
     with Ledger() as ledger, bench_of(cell, folder, ledger) as bench:
         asynchronous = cell.rollouts == "async"
-        bench.follow("refit", *(["generation"] if asynchronous else []), "logprobs", "policy_training", "checkpoint")
-        manager = checkpoints(directory)
+        bench.follow("refit", *(["generation"] if asynchronous else []), "logprobs", "policy_training")
+        saver = Saver(checkpoints(directory), LocalState(bench.policy), in_background=cell.checkpoint == "async")
         tensors, values = bench.source_state()
-        save = functools.partial(manager.save, 1, {**bench.staged, **tensors}, {"step": 1, "source": values}, {})
-        writer = threading.Thread(target=save)
-        if cell.checkpoint == "sync":
-            save()
-        else:
-            writer.start()
-        kept = bench.staged.keys()
+        with bench.timer.step(), bench.timer.phase("checkpoint"):
+            saver.stage(tensors, {"step": 1, "source": values})
+            saver.write(1, {})
         bench.follow("logprobs", "policy_training", "refit", "generation", "logprobs", "policy_training")
-        if cell.checkpoint == "async":
-            writer.join()
-        loaded = manager.load_latest().loaded
+        saver.wait()
+        loaded = saver.manager.load_latest().loaded
         assert loaded is not None
         assert not asynchronous or "buffer" in loaded.values["source"]
-        return {name: each for name, each in loaded.tensors.items() if name in kept}, bench.weights()
+        saved = {name.removeprefix(PREFIX): each for name, each in loaded.tensors.items() if name.startswith(PREFIX)}
+        return saved, bench.weights()
 
 
 def bench_of(cell: Cell, folder: Path, ledger: Ledger) -> Any:

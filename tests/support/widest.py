@@ -6,7 +6,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class Widest(TorchDispatchMode):
-    """Shapes of every float32 or wider result that is as wide as the vocabulary or as a rank's part of it."""
+    """Rows and width of every float32 or wider result that is as wide as the vocabulary or as a rank's part of it."""
 
     def __init__(self, widths):
         super().__init__()
@@ -16,6 +16,6 @@ class Widest(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for each in [] if func.is_view else tree_leaves(result):
             wide = type(each) is torch.Tensor and each.dtype in {torch.float32, torch.float64}
-            if wide and each.ndim == 2 and each.shape[1] in self.widths:
-                self.shapes.add(tuple(each.shape))
+            if wide and each.ndim >= 2 and each.shape[-1] in self.widths:
+                self.shapes.add((each.numel() // each.shape[-1], each.shape[-1]))
         return result

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grpo.kernels.logits import Statistics, at_target
+from grpo.kernels.statistics import Statistics, at_target
 
 BLOCK = 4096
 LOWEST = tl.constexpr(-1e38)  # finite, so that what has seen no logit is no NaN

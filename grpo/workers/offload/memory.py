@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -70,19 +72,24 @@ class EmptiedStorages:
         if changed:
             host = self._hosts.setdefault(name, HostBuffer(pinned=self._on_gpu))
             views = [bytes_of(each) for each in storages]
-            with self._copying():
+            with self._copies() as copying, copying():
                 for number, part, memory in host.pieces(sizes):
                     memory.copy_(views[number][part], non_blocking=True)
         self.drop(name, storages)
         return sum(sizes) if changed else 0
 
     def onload(self, name: str, storages: Sequence[UntypedStorage]) -> int:
-        sizes = self._sizes[name]
-        self.remake(name, storages)
-        views = [bytes_of(each) for each in storages]
-        with self._copying():
-            for number, part, memory in self._hosts[name].pieces(sizes):
-                views[number][part].copy_(memory, non_blocking=True)
+        sizes = self._sizes.pop(name)
+        pieces = itertools.groupby(self._hosts[name].pieces(sizes), key=lambda piece: piece[0])
+        with self._copies() as copying:
+            for number, of_storage in pieces:
+                # Memory is asked for while what came before is copied, and not within `copying`: it would be its
+                # stream's.
+                storages[number].resize_(sizes[number])
+                view = bytes_of(storages[number])
+                with copying():
+                    for _, part, memory in of_storage:
+                        view[part].copy_(memory, non_blocking=True)
         return sum(sizes)
 
     def drop(self, name: str, storages: Sequence[UntypedStorage]) -> None:
@@ -107,15 +114,15 @@ class EmptiedStorages:
         }
 
     @contextlib.contextmanager
-    def _copying(self) -> Iterator[None]:
-        """Copies go after all that the device was asked for, and are done on leaving."""
-        if self._stream is None:
-            yield
+    def _copies(self) -> Iterator[Callable[[], AbstractContextManager[object]]]:
+        """Copies within what it gives go after all that the device was asked for before, and are done on leaving."""
+        stream = self._stream
+        if stream is None:
+            yield contextlib.nullcontext
             return
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            yield
-        self._stream.synchronize()
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        yield lambda: torch.cuda.stream(stream)
+        stream.synchronize()
 
 
 def memory_of(device: torch.device) -> DeviceMemory:

@@ -170,7 +170,11 @@ class DTensorPolicy(PlacedPolicy):
             return UpdateResult({"loss": 0.0, "grad_norm": 0.0, "learning_rate": learning_rate}, trained_tokens=0)
         trained = trained_tokens(batch)
         denominators = Denominators(tokens=float(trained), sequences=float(plan.sequences))
-        values = [self._backward(batch, micro, needed, denominators) for micro in plan.micro_batches]
+        values = []
+        with self._execution.adding_gradients() as micro_batch_done:
+            for micro in plan.micro_batches:
+                values.append(self._backward(batch, micro, needed, denominators))
+                micro_batch_done()
         sums = self._execution.total_metrics(objective_metrics(values, self._options, denominators), plan)
         sums = sums.merge(MetricSums({"grad_norm": self._optimizer.norm()})).on_host()  # the one wait for the device
         norm = float(sums.sums["grad_norm"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -46,8 +47,9 @@ def started_policy(config: Config, room: Room | None) -> Iterator[StatefulPolicy
 
 def make_rank(config: Config) -> RankPolicy:
     """One rank of the policy, in the process where it is to be; all ranks at the same time."""
-    if config.cluster.cpu_threads is not None:
-        torch.set_num_threads(config.cluster.cpu_threads)
+    threads = _cpu_threads(config, cores=len(os.sched_getaffinity(0)))
+    if threads is not None:
+        torch.set_num_threads(threads)
     if config.cluster.gpus_per_node > 0 and torch.cuda.is_available():
         torch.cuda.set_device(0)  # the only one here; a mesh would otherwise choose that of this rank's number
         torch.zeros((), device="cuda")  # and does so unless CUDA is in use
@@ -64,6 +66,13 @@ def _policy_of_rank(config: Config) -> StatefulPolicy:
     if config.policy.megatron_cfg.enabled:
         return make_policy(config)
     return make_policy(config, ParallelContext.create(config.policy, "cuda" if on_gpu else "cpu"))
+
+
+def _cpu_threads(config: Config, *, cores: int) -> int | None:
+    """Of torch in a rank on a node with so many cores; None: what its environment says."""
+    if config.cluster.cpu_threads is not None or not _offloads(config):
+        return config.cluster.cpu_threads
+    return max(1, cores // config.cluster.gpus_per_node)  # gradients are added, and Adam's step is made, on the CPU
 
 
 def _offloads(config: Config) -> bool:

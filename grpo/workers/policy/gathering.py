@@ -55,7 +55,9 @@ class _Bucket:
                 self._parts.append(_Join(target, cut, parallel.tp_group))
                 own = self._parts[-1].own
             self._rows.append(_Join(own, 0, parallel.dp_group))
-            self._rows[-1].own.copy_(parameter.to_local(), non_blocking=True)
+            # What lies on the host goes as it is, from pinned memory, and is rounded on the GPU.
+            local = parameter.to_local().to(target.device, non_blocking=True)
+            self._rows[-1].own.copy_(local, non_blocking=True)
         self._parallel = parallel
         self._under_way = _exchange(self._rows, parallel.dp_group)
 

@@ -7,10 +7,12 @@ of an update. Modules, parameters and their names stay as they are; so do hooks 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, cast
 
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Partial, Shard
+from torch.distributed.tensor import DTensor, Shard
 from transformers import PreTrainedModel
 
 from grpo.kernels.norm import rms_norm
@@ -59,10 +61,29 @@ class Norm:
             return rms_norm(hidden, self.weight, self.variance_epsilon)
         # Over tensor parallel ranks each norms its own rows; the gradient of the weight is then a part of the whole.
         assert isinstance(self.weight, DTensor)
-        split = isinstance(hidden.placements[0], Shard)
-        weight = self.weight.to_local(grad_placements=(Partial(),) if split else None)
+        weight = self.weight.to_local()
+        if isinstance(hidden.placements[0], Shard):
+            weight = cast("Tensor", _Shared.apply(weight, hidden.device_mesh.get_group()))  # type: ignore[no-untyped-call]
         normed = rms_norm(hidden.to_local(), weight, self.variance_epsilon)
         return DTensor.from_local(normed, hidden.device_mesh, hidden.placements, run_check=False)
+
+
+class _Shared(torch.autograd.Function):
+    """A weight that ranks use for different tokens: their gradients are summed, in float32 or wider.
+
+    DTensor would sum them in the dtype of the weight.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        total = grads[0].to(torch.promote_types(grads[0].dtype, torch.float32), copy=True)
+        dist.all_reduce(total, group=ctx.group)
+        return total.to(grads[0].dtype), None
 
 
 class GatedMLP:

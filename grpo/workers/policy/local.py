@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -43,6 +45,10 @@ class LocalExecution:
             self.masters, lr=adamw.lr, betas=adamw.betas, eps=adamw.eps, weight_decay=adamw.weight_decay
         )
 
+    def adding_gradients(self) -> AbstractContextManager[Callable[[], None]]:
+        """Around the micro-batches of an update. What it gives is called after the backward pass of each."""
+        return contextlib.nullcontext(nothing)
+
     def weights_changed(self) -> None:
         if self._rounded is not None:
             self._rounded.refresh()
@@ -76,6 +82,10 @@ class LocalExecution:
     def take(self, parameter: Tensor, value: Any) -> None:
         """Copy this rank's part of a whole tensor, or of one that is read when it is sliced, into `parameter`."""
         parameter.copy_(value[...])
+
+
+def nothing() -> None:
+    """Gradients lie where they are added up."""
 
 
 def frozen(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:

@@ -9,7 +9,9 @@ runs; a layer's parameters are copied to the device while it computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch
@@ -28,7 +30,8 @@ from grpo.refit.manifest import Weight
 from grpo.refit.writing import Places
 from grpo.workers.policy.architecture import checkpoint_activations
 from grpo.workers.policy.gathering import gathered, tensor_parallel_dim
-from grpo.workers.policy.local import frozen
+from grpo.workers.policy.host_gradients import HostGradients
+from grpo.workers.policy.local import frozen, nothing
 from grpo.workers.policy.logprob_model import LogprobModel, attention_width, matrix_parameters
 from grpo.workers.policy.optimizer import NamedAdamW
 from grpo.workers.policy.parallel import ParallelContext
@@ -56,6 +59,7 @@ class ShardedExecution:
         model.eval()  # type: ignore[no-untyped-call]
         self.masters = model
         self.compute = self._shard(model, policy)
+        self._host_gradients = HostGradients(self.masters.parameters()) if parallel.cpu_offload else None
         self.reference = None if reference is None else self._shard(frozen(reference, self._dtype), policy)
         adamw = policy.optimizer.kwargs
         self.optimizer = ShardedAdamW(
@@ -77,6 +81,10 @@ class ShardedExecution:
             if all(each.stop > each.start for each in part):
                 parameter.to_local().copy_(read(part))
         assert not parameters, f"without values: {sorted(parameters)}"
+
+    def adding_gradients(self) -> AbstractContextManager[Callable[[], None]]:
+        """See `LocalExecution.adding_gradients`."""
+        return contextlib.nullcontext(nothing) if self._host_gradients is None else self._host_gradients.adding()
 
     def weights_changed(self) -> None:
         """Parameters are gathered anew in every pass."""

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from grpo.kernels.logits import Statistics, is_normalised, logit_gradients, logit_statistics
+from grpo.kernels.logits import is_normalised, logit_gradients, logit_statistics
 from grpo.kernels.products import added_product, product
+from grpo.kernels.statistics import Statistics
 
 # Float32 logits that exist at once where `policy.logprob_chunk_size` is null. On a CPU about what its caches hold; on a
 # GPU enough tokens that adding each chunk to a gradient as large as the output weight costs little beside the products.

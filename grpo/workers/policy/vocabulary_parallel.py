@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grpo.kernels.logits import Statistics
+from grpo.kernels.statistics import Statistics
 from grpo.workers.policy.token_logprobs import TokenLogprobs, WideGradient, logprobs_of_rows
 
 

@@ -86,6 +86,11 @@ def test_the_bare_megatron_loop_does_what_the_worker_does(packs):
     bare = BareMegatron(ModelShape.of(model.config), weights, torch.float32, torch.device("cpu"))
     laid = packs_of(batch, cap, "cpu")
     assert len(laid) == packs
+    with torch.no_grad():
+        logits = [(bare.states(pack) @ bare.output_weight.T).log_softmax(-1) for pack in laid]
+    chosen = torch.cat([each.gather(1, pack.targets[:, None])[:, 0] for each, pack in zip(logits, laid, strict=True)])
+    scored = ours.logprobs(batch)[batch.mask]
+    torch.testing.assert_close(scored.sort().values, chosen.sort().values, rtol=1e-5, atol=1e-5)
     loss = bare.update(laid)
     result = ours.train(batch)
     # The worker adds the terms of all packs up in one sum, the loop pack by pack: float32 rounds differently.

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from grpo.kernels.logits import Statistics, logit_gradients, logit_statistics
+from grpo.kernels.logits import logit_gradients, logit_statistics
+from grpo.kernels.statistics import Statistics
 
 
 def case(temperature, rows=5, width=9):

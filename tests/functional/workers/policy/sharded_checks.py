@@ -4,11 +4,16 @@ import dataclasses
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import grpo.workers.policy.dtensor as worker_module
+from grpo.algorithm.objective import Denominators
+from grpo.batching.micro_batches import MicroBatch
 from grpo.models.parallel_plans import shard_range
 from grpo.refit.endpoints import RefitSource, Settings
 from grpo.workers.policy.dtensor import DTensorPolicy
+from grpo.workers.policy.forward import needed_lengths
 from grpo.workers.policy.parallel import ParallelContext
 from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
 from tests.support.live_memory import LiveMemory
@@ -201,6 +206,52 @@ def small_updates_in_bfloat16(tensor):
     moved = {"masters": float((end["model." + name] - start["model." + name]).abs().max())}
     exported_same = torch.equal(dict(policy.export_weights())[name], rounded)
     return moved, exported_same, rounded.dtype == torch.bfloat16, metrics
+
+
+class Messages(TorchDispatchMode):
+    """Dtypes of all tensors of one dimension that ranks send: of parameters and gradients, activations have more."""
+
+    def __init__(self):
+        super().__init__()
+        self.dtypes = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "c10d" in func._schema.name and "reduce" in func._schema.name:
+            sent = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
+            self.dtypes |= {each.dtype for each in sent if each.ndim == 1}
+        return func(*args, **(kwargs or {}))
+
+
+def reductions(tensor, sequence_parallel, kind):
+    """Gradients in bfloat16 compute: dtypes of the weights that pass, of the sums and of what ranks send for them; the
+    share of this rank's elements that bfloat16 could not hold after one micro-batch a rank; and how far two
+    micro-batches are from the sum of each.
+    """
+    parallel = context(tensor, sequence_parallel=sequence_parallel)
+    on_policy = {"force_on_policy_ratio": True}  # a clipped sequence would have no gradient
+    settings = config(tensor, sequence_parallel=sequence_parallel, precision="bfloat16", loss_fn=on_policy)
+    policy = DTensorPolicy(tiny_model(kind), settings, parallel=parallel)
+    batch = random_batch((7,) * 2 * parallel.dp_size, (2,) * 2 * parallel.dp_size).with_values(old_logprobs=None)
+    denominators, passed = Denominators(tokens=40.0, sequences=8.0), set()
+    policy._masters.model.layers[0].mlp.register_forward_pre_hook(
+        lambda mlp, inputs: passed.update((mlp.up_proj.weight.dtype, inputs[0].dtype))
+    )
+
+    def gradients(*rounds):
+        for each in rounds:
+            micro = MicroBatch([parallel.dp_rank + each * parallel.dp_size], 6, 6)
+            policy._backward(batch, micro, needed_lengths(batch), denominators)
+        found = [each.grad.to_local() for each in policy._masters.parameters()]
+        policy._optimizer.zero_grad()
+        return torch.cat([each.flatten() for each in found])
+
+    with Messages() as sent:
+        one = gradients(0)
+    other, both = gradients(1), gradients(0, 1)
+    used = one != 0
+    finer = (one != one.bfloat16())[used].double().mean().item()
+    error = ((both - (one + other)).abs().max() / both.abs().max()).item()
+    return passed, {one.dtype, *sent.dtypes}, used.double().mean().item(), finer, error
 
 
 def untrained(tensor):

@@ -22,6 +22,7 @@ VOCABULARY_CASES = [
 ]  # fmt: skip
 CHUNKED = {"tokens": 40, "width": 3, "vocabulary": 52, "chunk_size": 5, "temperature": 0.9, "with_entropy": True}
 WRITTEN = [(1, "float32"), (2, "bfloat16")]
+REDUCED = [(1, False, "llama"), (2, False, "qwen3"), (2, True, "llama"), (2, True, "qwen3")]
 MEMORY = [(2, False, "float32"), (2, True, "bfloat16"), (1, False, "float32")]
 
 
@@ -55,6 +56,10 @@ def answers(folder):
         "not finite": ("refused_update", {"tensor": 2}),
         "small updates": ("small_updates_in_bfloat16", {"tensor": 2}),
         "untrained": ("untrained", {"tensor": 2}),
+        **{
+            f"reductions {t} {s} {k}": ("reductions", {"tensor": t, "sequence_parallel": s, "kind": k})
+            for t, s, k in REDUCED
+        },
     }
     preload = ["tests.functional.workers.policy.sharded_checks"]
     results = run_cells(sharded_checks.run, list(checks.values()), world=WORLD, preload=preload, seconds=60)
@@ -201,6 +206,22 @@ def test_bfloat16_masters_keep_updates_that_bfloat16_would_swallow(answers):
         assert exported_same
         assert moved["masters"] == pytest.approx(3e-6, rel=0.1)
         assert metrics == answers["small updates"][0][3]
+
+
+@pytest.mark.parametrize(("tensor", "sequence_parallel", "kind"), REDUCED)
+def test_gradients_of_bfloat16_passes_are_summed_over_ranks_and_micro_batches_in_float32(
+    answers, tensor, sequence_parallel, kind
+):
+    """A sum over ranks in bfloat16 would have no element finer than that; one over micro-batches errs by 1e-3.
+
+    Weights of norms, which tensor parallel ranks use for different tokens, are summed over those first.
+    """
+    for passed, summed, used, finer, error in answers[f"reductions {tensor} {sequence_parallel} {kind}"]:
+        assert passed == {torch.bfloat16}
+        assert summed == {torch.float32}
+        assert used > 0.5
+        assert finer > 0.3
+        assert error < 1e-6
 
 
 def test_a_batch_without_trained_tokens_makes_no_update(answers):

@@ -42,6 +42,17 @@ def test_goals_are_judged_where_a_record_has_their_figure():
     assert not missed([ABOUT | {"kind": "memory", "error": None}])
 
 
+def test_of_an_offloaded_update_the_passes_are_what_is_left_and_are_held_against_the_bus():
+    record = ABOUT | {
+        "kind": "offloaded", "packs": 4, "threads": 16, "seconds": {"norm": 0.1, "clip": 0.0, "step": 0.4},
+        "update": 2.5, "parameter_bytes": 2**30, "to_gpu": 8 * 2**30, "to_host": 2 * 2**30,
+    }  # fmt: skip
+    text = markdown([record])
+    assert "the passes of 4 packs take 2.000; the optimizer's, on 16 threads of the CPU: norm 0.100, clip 0.000" in text
+    assert "1.0 GiB of float32 cross the bus to the GPU twice a pack, 1.000 s at the 8.6 GB/s" in text
+    assert "back once, 2.000 s at 2.1: both ways at once, the passes are 1.00 of that." in text
+
+
 def test_the_page_shows_every_kind_of_record():
     kinds = {name: {"seconds": 0.25, "flops": 1e14} for name in ("attention", "optimizer")}
     records = [

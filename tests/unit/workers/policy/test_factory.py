@@ -9,7 +9,7 @@ import torch.distributed as dist
 from grpo.errors import ConfigError
 from grpo.refit.manifest import Weight
 from grpo.workers.policy.dtensor import DTensorPolicy
-from grpo.workers.policy.factory import make_policy, make_rank, started_policy
+from grpo.workers.policy.factory import _cpu_threads, make_policy, make_rank, started_policy
 from tests.support.policy import tiny_config
 from tests.support.small_run import small
 
@@ -40,6 +40,15 @@ def test_a_missing_megatron_names_the_extra_to_install(monkeypatch):
 def test_without_a_reservation_it_is_in_this_process(tmp_path):
     with started_policy(small(tmp_path).config, None) as policy:
         assert isinstance(policy, DTensorPolicy)
+
+
+@pytest.mark.parametrize(("offload", "cores", "gpus", "expected"), [
+    (False, 64, 8, None), (True, 64, 8, 8), (True, 16, 1, 16), (True, 2, 8, 1),
+])  # fmt: skip
+def test_ranks_whose_optimizer_is_on_the_cpu_share_its_cores(offload, cores, gpus, expected):
+    made = tiny_config(policy={"dtensor_cfg": {"cpu_offload": offload}})
+    made = made.model_copy(update={"cluster": made.cluster.model_copy(update={"gpus_per_node": gpus})})
+    assert _cpu_threads(made, cores=cores) == expected
 
 
 def test_one_rank_alone_is_that_policy_without_a_process_group(tmp_path):
