@@ -69,7 +69,7 @@ class HostBuffer:
             return
         sizes = [min(self._chunk_bytes, missing - start) for start in range(0, missing, self._chunk_bytes)]
         device = torch.cuda.current_device() if self._pinned else None
-        with ThreadPoolExecutor(min(_THREADS, len(sizes), len(os.sched_getaffinity(0))), "offload-memory") as pool:
+        with ThreadPoolExecutor(min(_THREADS, len(sizes), os.cpu_count() or 1), "offload-memory") as pool:
             self._chunks += pool.map(lambda size: _chunk(size, device), sizes)
 
 
