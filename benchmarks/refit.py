@@ -94,7 +94,7 @@ def started_run(config: Config) -> Iterator[Running]:
         plan = plan_of(config)
         sleep_until_needed(plan, engine)
         policy = stack.enter_context(started_policy(config, None if rooms is None else rooms.policy))
-        refit = stack.enter_context(refits(config, policy, engine))
+        refit = refits(config, policy, engine)
         here = device_of(config) == "cuda" and rooms is None
         timer = PhaseTimer(
             synchronise=torch.cuda.synchronize if here else None, entering=Placement(plan, policy, engine).enter

@@ -256,7 +256,7 @@ def measure(
         policy = PolicyGroup(group)
         (nbytes,) = group.call_all("make_moments")
         keep(start_s=time.perf_counter() - began, optimizer_bytes=nbytes)
-        refit = stack.enter_context(refits(config, policy, engine._engine))  # noqa: SLF001
+        refit = refits(config, policy, engine._engine)  # noqa: SLF001
         for half, offload in (("stays", False), ("leaves", True)):
             if offload and available_bytes() < 1.05 * nbytes + (4 << 30):
                 keep(left_out=f"{nbytes / 1e9:.1f} GB do not fit into {available_bytes() / 1e9:.1f} GB of the host")
