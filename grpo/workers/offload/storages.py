@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from grpo.checkpoint import memory
 
-_THREADS = 8  # that make host memory: zeroing and locking its pages takes many times the copy into it
+_THREADS = 16  # that make host memory: zeroing and locking its pages takes many times the copy into it
 
 
 def storages_of(
