@@ -73,6 +73,7 @@ class Collector:
         self._changed = threading.Condition()
         self._counts = Counts()
         self._heard = False  # of a group or a failure, since the training thread last looked
+        self._scoring: tuple[int, ...] = ()  # positions that the verifiers have
         self._failure: BaseException | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -129,10 +130,12 @@ class Collector:
             raise self._failure
 
     def _silence(self) -> GenerationError:
-        names = ", ".join(self._loader.at(position).prompt_id for position in self._buffer.running[:4])
+        groups = self._scoring or self._buffer.running
+        names = ", ".join(self._loader.at(position).prompt_id for position in groups[:4])
         return GenerationError(
-            f"no group finished within {self._deadline_s:g} s (cluster.worker_timeout_s); the engine still has "
-            f"{len(self._buffer.running)} groups: prompts {names or 'none'}"
+            f"no group finished within {self._deadline_s:g} s (cluster.worker_timeout_s); "
+            f"{'the verifiers still have' if self._scoring else 'the engine still has'} {len(groups)} groups: "
+            f"prompts {names or 'none'}"
         )
 
     def _run(self) -> None:
@@ -185,7 +188,9 @@ class Collector:
             completions = ended(
                 [prompt.token_ids for prompt in prompts], [each for _, each in finished.groups], self._sampling
             )
+            self._scoring = tuple(positions)
             scored = self._scorer.score(prompts, completions, positions)
+            self._scoring = ()
             counts += _sampled(scored)
             groups = [
                 Group(position, tuple(scored[at : at + self._num_completions]))

@@ -1,6 +1,7 @@
 """Collector and source with an engine that finishes what the test says, in threads as in a run."""
 
 import json
+import threading
 
 import pytest
 
@@ -98,6 +99,28 @@ def test_a_straggler_that_never_ends_is_an_error_within_the_deadline(made):
     engine.wait_for(2)
     with pytest.raises(GenerationError, match=r"no group finished within 0.3 s .*2 groups: prompts p0, p1"):
         waiting()
+
+
+def test_a_verifier_that_does_not_come_back_is_named_and_not_the_engine(made):
+    class Silent:
+        def __init__(self):
+            self.asked, self.go = threading.Event(), threading.Event()
+
+        def score(self, *_):
+            self.asked.set()
+            assert self.go.wait(LIMIT)
+            raise RewardError("closed")
+
+    scorer = Silent()
+    source, engine = made(scorer=scorer, deadline_s=0.3)
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(1)
+    assert scorer.asked.wait(LIMIT)
+    try:
+        with pytest.raises(GenerationError, match=r"within 0.3 s .* verifiers still have 1 groups: prompts p1$"):
+            waiting()
+    finally:
+        scorer.go.set()
 
 
 def test_a_dead_engine_is_its_own_error_and_no_wait(made):
