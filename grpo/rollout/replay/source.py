@@ -62,6 +62,12 @@ class ReplaySource:
         with self._collector.lock:
             return self._loader.remaining == 0 and self._buffer.empty
 
+    @property
+    def running(self) -> int:
+        """Groups that the engine or the verifiers have."""
+        with self._collector.lock:
+            return len(self._buffer.running)
+
     def next_rollout(self, timer: PhaseTimer) -> Rollout | None:
         """One step's groups, waiting for them if need be; fewer at the end of the prompts, None after it.
 
