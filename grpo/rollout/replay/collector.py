@@ -106,7 +106,6 @@ class Collector:
                 over = self._loader.remaining == 0 and self._buffer.complete
                 groups = self._buffer.take(rest=over)
                 if groups is not None or over:
-                    self._changed.notify_all()
                     return groups
                 if not self._changed.wait_for(lambda: self._heard, self._deadline_s):
                     raise self._silence()

@@ -9,6 +9,7 @@ from grpo.config.schema import Grpo
 from grpo.data.loader import PromptLoader
 from grpo.errors import CheckpointError, GenerationError, RewardError
 from grpo.rollout.on_demand import DynamicSamplingError, OnDemandSource
+from grpo.rollout.replay import collector
 from grpo.rollout.replay.source import ReplaySource
 from grpo.telemetry.timers import PhaseTimer
 from grpo.workers.protocol import SamplingParams
@@ -17,10 +18,12 @@ from tests.support.rollouts import ChosenScorer, prompt
 
 
 @pytest.fixture
-def made():
+def made(monkeypatch):
+    """Sources whose threads do nothing unless they are woken, and end when they are told to."""
+    monkeypatch.setattr(collector, "_IDLE_SECONDS", 100 * LIMIT)
     sources = []
 
-    def make(*, count=12, epochs=1, scorer=None, deadline_s=LIMIT, engine=None, updates_per_step=1, **grpo):
+    def make(*, count=12, epochs=1, scorer=None, deadline_s=10 * LIMIT, engine=None, updates_per_step=1, **grpo):
         settings = {"num_prompts_per_step": 3, "num_generations_per_prompt": 2, **grpo}
         engine = engine or HandDrivenEngine()
         source = ReplaySource(
@@ -34,6 +37,8 @@ def made():
     yield make
     for source in sources:
         source.close()
+        thread = source._collector._thread
+        assert thread is None or not thread.is_alive()
 
 
 def draw(source):
