@@ -11,8 +11,9 @@ from grpo.errors import CheckpointError, GenerationError, RewardError
 from grpo.rollout.on_demand import DynamicSamplingError, OnDemandSource
 from grpo.rollout.replay import collector
 from grpo.rollout.replay.source import ReplaySource
+from grpo.rollout.seeds import sampling_seed
 from grpo.telemetry.timers import PhaseTimer
-from grpo.workers.protocol import SamplingParams
+from grpo.workers.protocol import Replay, SamplingParams
 from tests.support.replay import LIMIT, HandDrivenEngine
 from tests.support.rollouts import ChosenScorer, prompt
 
@@ -23,12 +24,14 @@ def made(monkeypatch):
     monkeypatch.setattr(collector, "_IDLE_SECONDS", 100 * LIMIT)
     sources = []
 
-    def make(*, count=12, epochs=1, scorer=None, deadline_s=10 * LIMIT, engine=None, updates_per_step=1, **grpo):
+    def make(
+        *, count=12, epochs=1, scorer=None, deadline_s=10 * LIMIT, engine=None, updates_per_step=1, replay=None, **grpo
+    ):
         settings = {"num_prompts_per_step": 3, "num_generations_per_prompt": 2, **grpo}
         engine = engine or HandDrivenEngine()
         source = ReplaySource(
             PromptLoader([prompt(n) for n in range(count)], seed=1, shuffle=False, max_epochs=epochs), engine,
-            scorer or ChosenScorer(lambda _group, place: float(place)), SamplingParams(max_new_tokens=4),
+            scorer or ChosenScorer(lambda _group, place: float(place)), SamplingParams(max_new_tokens=4, replay=replay),
             Grpo.model_validate(settings), updates_per_step=updates_per_step, deadline_s=deadline_s,
         )  # fmt: skip
         sources.append(source)
@@ -72,6 +75,32 @@ def test_a_step_has_whole_groups_and_the_engine_goes_on(made):
     rollout, _ = second()
     assert groups(rollout) == [2, 2, 3, 3, 5, 5]
     assert rollout.metrics["rollout/age_steps_max"] == 1
+    assert (rollout.generated_samples, rollout.generated_tokens, rollout.prompt_tokens) == (12, 24, 36)
+    assert rollout.metrics["rollout/engine_busy_s"] == 3.0
+
+
+def test_every_prompt_has_a_seed_of_its_own_which_a_resumed_run_uses_again(made):
+    source, engine = made()
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(0, 1, 2)
+    waiting()
+    assert engine.seeds == {position: sampling_seed(source._grpo.seed, "train", position) for position in range(6)}
+    tensors, values = source.state()
+    source.close()
+    other, again = made()
+    other.load_state(tensors, values)
+    other._collector.start(0)
+    again.wait_for(3)
+    assert {position: again.seeds[position] for position in (3, 4, 5)}.items() <= engine.seeds.items()
+
+
+def test_a_replayed_length_is_an_end_and_the_limit_is_none(made):
+    for limit in (8, 2):
+        source, engine = made(replay=Replay((2,), 3 + limit))
+        waiting = _in_thread(lambda source=source: draw(source))
+        engine.finish(0, 1, 2, reason="length")
+        trajectories = waiting()[0].trajectories
+        assert {each.truncated for each in trajectories} == {limit == 2}
 
 
 def test_the_prompts_end(made):
