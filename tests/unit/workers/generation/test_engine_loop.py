@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from grpo.errors import GenerationError
+from grpo.workers.generation import engine_loop
 from grpo.workers.generation.engine_loop import BatchEngine, EngineLoop
 from grpo.workers.protocol import Completion, GroupRequest, SamplingParams
 from tests.support.rollouts import RecordingGenerator
@@ -56,7 +57,9 @@ class Steps:
 
 
 @pytest.fixture
-def loops():
+def loops(monkeypatch):
+    """Loops that nothing but a wake lets look up."""
+    monkeypatch.setattr(engine_loop, "HEARTBEAT_SECONDS", 100 * LIMIT)
     made = []
 
     def make(engine, *, in_flight=False):
@@ -97,6 +100,13 @@ def test_every_owner_gets_its_own(loops):
     assert {key: len(each) for key, each in collect(loop, "b", 1).items()} == {-1: 2}
     assert {key: len(each) for key, each in collect(loop, "a", 2).items()} == {1: 3, 2: 3}
     assert loop.finished("a", 0.0).groups == []
+
+
+def test_every_second_of_its_work_is_told_of_once(loops):
+    loop = loops(Steps())
+    loop.submit("a", requests(1), 1, SAMPLING)
+    assert within(lambda: loop.finished("a", 10 * LIMIT)).busy_s > 0
+    assert loop.finished("a", 0.0).busy_s == 0
 
 
 def test_weights_in_flight_come_between_two_steps(loops):
