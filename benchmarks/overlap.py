@@ -138,6 +138,7 @@ def measured(recipe: str, overrides: Sequence[str], steps: int, rounds: int, out
             rollouts, generation = engine_alone(parts, steps)
             wait_until_idle(parts.source)
             training = policy_alone(parts, config, rollouts)
+            sample_again(parts.source)
             found.append(Round(fmean(row["timing/total"] for row in rows), generation, training))
             names = [name for name in rows[-1] if name.startswith(("timing/", "rollout/"))]
             overlap = Overlap(tuple(found), None, {name: fmean(row.get(name, 0.0) for row in rows) for name in names})
@@ -214,7 +215,7 @@ def wait_until_idle(source: RolloutSource) -> None:
 
 
 def policy_alone(parts: Parts, config: Config, rollouts: Sequence[Rollout]) -> float:
-    """Mean seconds of training on a step's groups."""
+    """Mean seconds of training on a step's groups. Weights are updated, and the engine does not get them."""
     size, seconds = config.policy.train_global_batch_size, []
     timer = PhaseTimer()
     for rollout in rollouts:
@@ -225,6 +226,14 @@ def policy_alone(parts: Parts, config: Config, rollouts: Sequence[Rollout]) -> f
                     parts.policy.train(batch.select(range(at, min(at + size, len(batch)))))
         seconds.append(times["timing/total"])
     return fmean(seconds)
+
+
+def sample_again(source: RolloutSource) -> None:
+    """Have what waits sampled with the next weights: the updates since would make it too old."""
+    _, values = source.state()
+    waiting = [group["position"] for group in values["groups"]]
+    buffer = {**values["buffer"], "again": sorted([*values["buffer"]["again"], *waiting])}
+    source.load_state({}, {**values, "groups": [], "buffer": buffer})
 
 
 if __name__ == "__main__":

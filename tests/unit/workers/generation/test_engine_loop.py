@@ -150,7 +150,11 @@ def test_what_ends_the_thread_reaches_everybody(loops):
     loop.submit("a", requests(1), 1, SAMPLING)
     assert engine.stepping.wait(LIMIT)
     engine.failure = RuntimeError("illegal address")
+    waiting = ThreadPoolExecutor(1).submit(loop.finished, "a", 10 * LIMIT)
+    _until(lambda: loop._changed._waiters)
     engine.go.set()
+    with pytest.raises(RuntimeError, match="illegal address"):
+        waiting.result(LIMIT)
     for ask in (
         lambda: loop.finished("a", 10 * LIMIT),
         lambda: loop.submit("a", requests(2), 1, SAMPLING),
