@@ -1,9 +1,12 @@
 """Replicas that sample on: who gets a request, and whatever finishes where."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from grpo.errors import WorkerError
 from grpo.placement.errors import PlacementError
+from grpo.workers.generation import stream_group
 from grpo.workers.generation.engine_start import Engines
 from grpo.workers.generation.stream_group import StreamGroup
 from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingParams
@@ -109,6 +112,23 @@ def test_silence_is_an_error():
     streams, _ = group(2, timeout_s=-1.0)
     with pytest.raises(WorkerError, match="finished none of 2 requests"):
         streams.generate([[1], [2]], 1, SAMPLING, [1, 2])
+
+
+def test_every_answer_gives_the_others_as_long_again(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(stream_group, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    streams, (engine,) = group(1, timeout_s=2.0)
+    answer = engine.finished
+
+    def every_second_time(owner, wait_s):
+        clock.now += 1.5
+        if clock.now % 3.0 == 0:
+            engine.finish(max(engine.running))
+        return answer(owner, wait_s)
+
+    engine.finished = every_second_time
+    assert len(streams.generate([[1], [2], [3]], 1, SAMPLING, [1, 2, 3])) == 3
+    assert clock.now == 9.0
 
 
 def test_a_replica_that_fails_is_heard_at_once():
