@@ -178,12 +178,10 @@ class ReplayBuffer:
         again = sorted({*self._again, *self._running})
         return {"drawn": self._drawn, "again": again}, list(self._ready.values())
 
-    def load_state(self, values: Mapping[str, Any], ready: Sequence[Group], version: int) -> None:
-        """Take back what `state` gave. Groups that a lowered maximum makes too old are started again."""
-        self._version = version
+    def load_state(self, values: Mapping[str, Any], ready: Sequence[Group]) -> None:
+        """Take back what `state` gave. `begin` has groups that a lowered maximum makes too old started again."""
         self._drawn = int(values["drawn"])
         self._again = [int(position) for position in values["again"]]
         self._running = {}
         self._ready = {group.position: group for group in ready}
         self._over = self._number_over
-        self._start_late_ones_again()

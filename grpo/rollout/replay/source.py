@@ -111,7 +111,6 @@ class ReplaySource:
             tensors, groups = pack(ready)
             return tensors, {
                 "loader": self._loader.state(), "buffer": buffer, "groups": groups,
-                "weight_version": self._generator.weight_version,
             }  # fmt: skip
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
@@ -120,7 +119,7 @@ class ReplaySource:
             raise of_other_source(saved_async=False)
         self._loader.load_state(values["loader"])
         groups = unpack(tensors, values["groups"], self._loader.at)
-        self._buffer.load_state(values["buffer"], groups, int(values["weight_version"]))
+        self._buffer.load_state(values["buffer"], groups)
 
     def close(self) -> None:
         """End the thread."""
