@@ -83,7 +83,7 @@ class Overlap:
 
     def middle(self, name: str) -> float:
         """The median of the rounds' `name`."""
-        return median(getattr(each, name) for each in self.rounds)
+        return median([float(getattr(each, name)) for each in self.rounds])
 
     def lines(self) -> list[str]:
         reached = self.reached
