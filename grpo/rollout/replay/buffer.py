@@ -179,9 +179,8 @@ class ReplayBuffer:
         return {"drawn": self._drawn, "again": again}, list(self._ready.values())
 
     def load_state(self, values: Mapping[str, Any], ready: Sequence[Group]) -> None:
-        """Take back what `state` gave. `begin` has groups that a lowered maximum makes too old started again."""
+        """Take back what `state` gave. `begin` has those started again that a lowered maximum makes too old."""
         self._drawn = int(values["drawn"])
         self._again = [int(position) for position in values["again"]]
         self._running = {}
         self._ready = {group.position: group for group in ready}
-        self._over = self._number_over

@@ -128,10 +128,10 @@ def test_a_small_dataset_goes_on_over_epochs(made):
 
 
 def test_a_straggler_that_never_ends_is_an_error_within_the_deadline(made):
-    source, engine = made(num_prompts_per_step=1, deadline_s=0.3)
+    source, engine = made(num_prompts_per_step=2, deadline_s=0.3)
     waiting = _in_thread(lambda: draw(source))
-    engine.wait_for(2)
-    with pytest.raises(GenerationError, match=r"no group finished within 0.3 s .*2 groups: prompts p0, p1"):
+    engine.finish(1)
+    with pytest.raises(GenerationError, match=r"within 0.3 s .* the engine still has 3 groups: prompts p0, p2, p3$"):
         waiting()
 
 
@@ -191,6 +191,17 @@ def test_groups_that_teach_nothing_are_replaced_and_counted(made):
     assert groups(rollout) == [0, 0, 3, 3, 7, 7]
     assert rollout.metrics["rollout/discarded_groups"] == 2
     assert rollout.generated_samples == 10
+
+
+def test_what_a_group_teaches_is_told_by_its_raw_rewards(made):
+    scorer = ChosenScorer(
+        lambda group, place: float(place if group != 1 else 1), lambda group, place: place / (1 + group)
+    )
+    source, engine = made(scorer=scorer, use_dynamic_sampling=True)
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(1)
+    engine.finish(0, 2, 3)
+    assert groups(waiting()[0]) == [0, 0, 2, 2, 3, 3]
 
 
 def test_too_many_groups_that_teach_nothing_are_an_error(made):

@@ -117,18 +117,18 @@ def test_silence_is_an_error():
 def test_every_answer_gives_the_others_as_long_again(monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(stream_group, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    streams, (engine,) = group(1, timeout_s=2.0)
+    streams, (engine,) = group(1, timeout_s=4.0)
     answer = engine.finished
 
-    def every_second_time(owner, wait_s):
+    def every_fourth_time(owner, wait_s):
         clock.now += 1.5
-        if clock.now % 3.0 == 0:
+        if clock.now % 6.0 == 0:
             engine.finish(max(engine.running))
         return answer(owner, wait_s)
 
-    engine.finished = every_second_time
+    engine.finished = every_fourth_time
     assert len(streams.generate([[1], [2], [3]], 1, SAMPLING, [1, 2, 3])) == 3
-    assert clock.now == 9.0
+    assert clock.now == 18.0
 
 
 def test_a_replica_that_fails_is_heard_at_once():
