@@ -194,10 +194,10 @@ class VerifierPool:
         self._closing = True
         ends = time.monotonic() + CLOSE_TIMEOUT_S
         while not self._lock.acquire(timeout=_TURN_S):
+            self._signal()  # its thread hears the channel close
             if time.monotonic() > ends:
                 _log.warning("env %s: a thread still scores", self._name)
                 return
-            self._signal()  # its thread hears the channel close
         try:
             self._channel.close()
             try:

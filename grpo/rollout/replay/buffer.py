@@ -148,7 +148,7 @@ class ReplayBuffer:
         self._taken = []
 
     def put_back(self) -> None:
-        """Have what was taken since `forget_taken` wait again."""
+        """Have what was taken since `forget_taken` wait again; more than once does no harm."""
         for group in self._taken:
             self._ready[group.position] = group
 

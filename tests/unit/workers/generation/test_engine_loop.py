@@ -102,11 +102,16 @@ def test_every_owner_gets_its_own(loops):
     assert loop.finished("a", 0.0).groups == []
 
 
-def test_every_second_of_its_work_is_told_of_once(loops):
+def test_every_second_of_its_work_is_told_once_to_each_that_has_requests(loops):
     loop = loops(Steps())
     loop.submit("a", requests(1), 1, SAMPLING)
-    assert within(lambda: loop.finished("a", 10 * LIMIT)).busy_s > 0
-    assert loop.finished("a", 0.0).busy_s == 0
+    collect(loop, "a", 1)
+    loop.submit("a", requests(1, 2), 1, SAMPLING)
+    loop.submit("b", requests(3), 1, SAMPLING)
+    assert within(lambda: loop.finished("b", 10 * LIMIT)).busy_s > 0
+    assert loop.finished("b", 0.0).busy_s == 0
+    assert within(lambda: loop.finished("a", 10 * LIMIT)).busy_s > 0, "what another has asked for is not lost"
+    assert loop.finished("c", 0.0).busy_s == 0
 
 
 def test_weights_in_flight_come_between_two_steps(loops):

@@ -108,6 +108,25 @@ def test_a_batch_is_sampled_beside_the_stream():
     assert streams.finished(0.0).groups == []
 
 
+def test_what_an_interrupted_batch_asked_for_is_not_anothers():
+    streams, (engine,) = group(1)
+
+    class GaveUpError(Exception):
+        pass
+
+    def interrupted(_owner, _wait_s):
+        raise GaveUpError
+
+    answer, engine.finished = engine.finished, interrupted
+    with pytest.raises(GaveUpError):
+        streams.generate([[1], [2]], 1, SAMPLING, [1, 2])
+    engine.finished = answer
+    for key in list(engine.running):
+        engine.finish(key)
+    engine.at_once = True
+    assert len(streams.generate([[3]], 1, SAMPLING, [3])) == 1
+
+
 def test_silence_is_an_error():
     streams, _ = group(2, timeout_s=-1.0)
     with pytest.raises(WorkerError, match="finished none of 2 requests"):
