@@ -11,7 +11,6 @@ buffer evens out, means bound the whole.
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated
 
-import psutil
 import typer
 
 from benchmarks.paired import Spread, ratios
@@ -38,9 +36,6 @@ from grpo.trainer.assemble import assembled
 from grpo.trainer.loop import Trainer
 from grpo.trainer.parts import Parts, StepObserver
 from grpo.trainer.prepare import prepare
-from grpo.workers.groups.ray_group import RayGroup
-from grpo.workers.policy.group import PolicyGroup
-from grpo.workers.protocol import Policy
 
 GOAL = 0.9  # of the bound
 IDLE_WITHIN_S = 300.0
@@ -107,15 +102,13 @@ def main(
     steps: Annotated[int, typer.Option(min=1, help="of each stretch, after three to warm up")] = 8,
     rounds: Annotated[int, typer.Option(min=1, help="of three stretches")] = 3,
     only_async: Annotated[bool, typer.Option(help="leave out the synchronous run")] = False,
-    divide_cores: Annotated[bool, typer.Option(help="on a CPU: the last core is the policy's alone")] = False,
     sync_override: Annotated[list[str] | None, typer.Option(help="of the synchronous run alone")] = None,
     async_override: Annotated[list[str] | None, typer.Option(help="of the asynchronous run alone")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for overlap.json")] = None,
 ) -> None:
     """Exit code 1: less than the goal."""
     given = overrides or []
-    asynchronous = [*given, *ASYNC, *(async_override or [])]
-    found = measured(recipe, asynchronous, steps, rounds, out=out, divide_cores=divide_cores)
+    found = measured(recipe, [*given, *ASYNC, *(async_override or [])], steps, rounds, out)
     if not only_async:
         found = replace(found, synchronous=synchronous(recipe, [*given, *SYNC, *(sync_override or [])], steps))
         report(found, out)
@@ -132,23 +125,13 @@ def report(found: Overlap, out: Path | None) -> None:
         )
 
 
-def measured(
-    recipe: str,
-    overrides: Sequence[str],
-    steps: int,
-    rounds: int,
-    *,
-    out: Path | None = None,
-    divide_cores: bool = False,
-) -> Overlap:
+def measured(recipe: str, overrides: Sequence[str], steps: int, rounds: int, out: Path | None = None) -> Overlap:
     """An asynchronous run that is held again and again, while its engine and its policy work alone.
 
     Reported after every round.
     """
     observed, found = Observed(), []
     with started(recipe, overrides, observed) as (parts, config):
-        if divide_cores:
-            give_a_core_to(parts.policy)
         trainer = Trainer(parts, config)
         for _ in range(rounds):
             rows = observed.train(trainer, WARM_UP + steps)[WARM_UP:]
@@ -204,23 +187,6 @@ def started(recipe: str, overrides: Sequence[str], observer: StepObserver) -> It
         assembled(prepare(resolved), run, rewards, None, observers=(observer,)) as parts,
     ):
         yield parts, resolved.config
-
-
-def give_a_core_to(policy: Policy) -> None:
-    """The last core of this machine to the one rank of the policy, the others to all else that belongs to the run.
-
-    Raises:
-        TypeError: the policy is not one rank over Ray.
-    """
-    workers = policy.workers if isinstance(policy, PolicyGroup) else None
-    if not isinstance(workers, RayGroup) or workers.world_size != 1:
-        raise TypeError("cores are divided between an engine and a policy of one rank, each in a process over Ray")
-    *others, last = sorted(os.sched_getaffinity(0))
-    run = psutil.Process()
-    for process in (run, *run.children(recursive=True)):
-        cores = [last] if process.pid == workers.places[0].pid else others
-        for thread in process.threads():
-            os.sched_setaffinity(thread.id, cores)
 
 
 def engine_alone(parts: Parts, steps: int) -> tuple[list[Rollout], float]:

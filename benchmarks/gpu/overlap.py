@@ -35,7 +35,7 @@ def main(
     """Exit code 1: less than the goal."""
     with tempfile.TemporaryDirectory(prefix="grpo-overlap-") as folder:
         given = [*files(Path(folder)), *(overrides or [])]
-        found = measured(str(RECIPE), [*separate(given)], steps, rounds, out=out)
+        found = measured(str(RECIPE), [*separate(given)], steps, rounds, out)
         if not only_async:
             found = replace(found, synchronous=synchronous(str(RECIPE), [*given, *SYNC], steps))
             report(found, out)
