@@ -94,7 +94,7 @@ def started_run(config: Config) -> Iterator[Running]:
         plan = plan_of(config)
         sleep_until_needed(plan, engine)
         policy = stack.enter_context(started_policy(config, None if rooms is None else rooms.policy))
-        refit = stack.enter_context(refits(config, policy, engine))
+        refit = refits(config, policy, engine)
         here = device_of(config) == "cuda" and rooms is None
         timer = PhaseTimer(
             synchronise=torch.cuda.synchronize if here else None, entering=Placement(plan, policy, engine).enter
@@ -102,8 +102,14 @@ def started_run(config: Config) -> Iterator[Running]:
         yield Running(config, policy, refit, timer)
 
 
+ONLOAD = "timing/policy_training/onload"
+
+
 def one_round(running: Running) -> dict[str, float]:
-    """From the end of training to an engine that is ready: `timing/refit`, its parts, and what was sent."""
+    """From the end of training to an engine that is ready: `timing/refit`, its parts, and what was sent.
+
+    `timing/policy_training/onload`: bringing back what the round before had moved.
+    """
     timer = running.timer
     running.policy.weight_version += 1  # as an update does
     with timer.step() as times:
@@ -112,7 +118,7 @@ def one_round(running: Running) -> dict[str, float]:
         running.refit.ensure_current(timer)
         with timer.phase("generation"):
             pass
-    moved = {name: value for name, value in times.items() if name.startswith("timing/refit")}
+    moved = {name: value for name, value in times.items() if name.startswith(("timing/refit", ONLOAD))}
     return moved | running.refit.step_metrics()
 
 

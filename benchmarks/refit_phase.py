@@ -1,8 +1,9 @@
 """The refit phase of a GPU that policy and engine share, all its parts: `python -m benchmarks.refit_phase --help`.
 
 Policy and engine are in processes of their own. The engine sleeps at level 2 while the policy trains, and the policy's
-masters and Adam's moments (made of zeros: no update is made, so that no gradients take room) stay on the GPU in one
-half of the rounds and leave it in the other.
+masters and Adam's moments (made of zeros) stay on the GPU in one half of the rounds and leave it in the other. No
+update is made, so that no gradients take room, but before each round all counts as changed by one: else what the host
+has a copy of would not be copied again.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Annotated, Any, cast
 import torch
 import typer
 
-from benchmarks.refit import Running, configured, goal_s, one_round
+from benchmarks.refit import ONLOAD, Running, configured, goal_s, one_round
 from grpo.config import layout
 from grpo.config.schema import Config
 from grpo.models.locate import locate_model
 from grpo.placement.placement import Placement, sleep_until_needed
+from grpo.placement.resources import Resource
 from grpo.placement.table import Sharing, colocated
 from grpo.refit.factory import refits
 from grpo.telemetry.timers import PhaseTimer
@@ -70,6 +72,10 @@ class MeasuredRank:
             }
             nbytes += 3 * parameter.nbytes
         return nbytes
+
+    def updated(self) -> None:
+        """As an update ends: what the host has is old."""
+        self._policy.resources.changed(Resource.POLICY_PARAMETERS, Resource.OPTIMIZER_STATE)
 
     def rounding_s(self) -> float:
         """Of all masters into memory of the compute dtype: what a rank does to its shards before they are gathered."""
@@ -145,10 +151,12 @@ def measured(running: Running, group: RayGroup, engine: TimedEngine, rounds: int
     for _ in range(rounds):
         engine.seconds = {}
         group.call_all("take_seconds")
+        group.call_all("updated")
         times = one_round(running)
         parts = {key.removeprefix("timing/refit/"): value for key, value in times.items() if "refit/" in key}
         (moves,) = group.call_all("take_seconds")
         row = {"whole": times["timing/refit"], **parts, **moves, **engine.seconds}
+        row["onload"] = times.get(ONLOAD, 0.0)
         row["rest"] = row["whole"] - sum(
             row.get(each, 0.0) for each in ("offload", "wake", "export", "transfer", "load", "connect")
         )
@@ -182,8 +190,20 @@ def page(name: str, results: Mapping[str, Any], config: Config) -> str:
             f"Offload of {results['optimizer_bytes'] / 1e9:.1f} GB: {more:.3f} s more, {more / least:.2f} x bytes / "
             f"54 GB/s; goal {BUS_ROOM} x."
         )
+        lines += ["", *_rates(results["optimizer_bytes"], results["leaves"][0], middles["leaves"])]
     lines += ["", *(f"{key}: {results[key]}" for key in ("rounding_s", "held", "left_out") if key in results)]
     return "\n".join(lines) + "\n"
+
+
+def _rates(nbytes: int, first: Mapping[str, float], leaves: Mapping[str, float]) -> Iterator[str]:
+    """Of the copies each way, and of the first one, before which host memory is made."""
+    for what, seconds in (
+        ("Copied to the host", leaves.get("copy", 0.0)),
+        ("Back, with its memory allocated anew", leaves.get("onload", 0.0)),
+        ("The first time, with page-locked memory made", first.get("copy", 0.0)),
+    ):
+        if seconds:
+            yield f"{what}: {seconds:.3f} s, {nbytes / 1e9 / seconds:.1f} GB/s."
 
 
 def _middles(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -236,7 +256,7 @@ def measure(
         policy = PolicyGroup(group)
         (nbytes,) = group.call_all("make_moments")
         keep(start_s=time.perf_counter() - began, optimizer_bytes=nbytes)
-        refit = stack.enter_context(refits(config, policy, engine._engine))  # noqa: SLF001
+        refit = refits(config, policy, engine._engine)  # noqa: SLF001
         for half, offload in (("stays", False), ("leaves", True)):
             if offload and available_bytes() < 1.05 * nbytes + (4 << 30):
                 keep(left_out=f"{nbytes / 1e9:.1f} GB do not fit into {available_bytes() / 1e9:.1f} GB of the host")

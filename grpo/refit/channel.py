@@ -34,6 +34,9 @@ class Machine:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return cls(boot, " ".join(str(Path("/proc/self/ns", each).readlink()) for each in ("net", "ipc")))
 
+    def __str__(self) -> str:
+        return f"the machine started as {self.boot[:8]}, name spaces {self.network}"
+
 
 class Listener:
     """Waits to be connected to, under `name`."""

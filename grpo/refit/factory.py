@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 from grpo.config.schema import Config
-from grpo.refit.endpoints import RefitSource, Settings
+from grpo.refit.endpoints import Settings
 from grpo.refit.local import LocalRefit
 from grpo.refit.session import RefitSession
 from grpo.telemetry.timers import PhaseTimer
 from grpo.workers.generation.engine_group import EngineGroup
 from grpo.workers.generation.stream_group import StreamGroup
-from grpo.workers.groups.worker_group import InProcessGroup
 from grpo.workers.policy.group import PolicyGroup
 from grpo.workers.protocol import LocalGenerator, StatefulPolicy
 
@@ -33,25 +30,18 @@ class Refit(Protocol):
         ...
 
 
-@contextmanager
 def refits(
     config: Config, policy: StatefulPolicy | PolicyGroup, engine: LocalGenerator | EngineGroup | StreamGroup
-) -> Iterator[Refit]:
+) -> Refit:
     """From tensor to tensor where both are in this process, else from process to process."""
-    if not isinstance(engine, EngineGroup | StreamGroup):
-        assert not isinstance(policy, PolicyGroup), "an engine in this process for a policy elsewhere"
-        yield LocalRefit(policy, engine)
-        return
-    source = None if isinstance(policy, PolicyGroup) else RefitSource(policy)
-    try:
-        yield RefitSession(
-            policy, policy.workers if isinstance(policy, PolicyGroup) else InProcessGroup(lambda: source), engine,
-            engine.workers, settings=settings(config), colocated=config.policy.generation.colocated.enabled,
-            beside=isinstance(engine, StreamGroup),
+    if isinstance(engine, EngineGroup | StreamGroup):
+        assert isinstance(policy, PolicyGroup), "a policy in this process for an engine elsewhere"
+        return RefitSession(
+            policy, policy.workers, engine, engine.workers, settings=settings(config),
+            colocated=config.policy.generation.colocated.enabled, beside=isinstance(engine, StreamGroup),
         )  # fmt: skip
-    finally:
-        if source is not None:
-            source.refit_close()
+    assert not isinstance(policy, PolicyGroup), "an engine in this process for a policy elsewhere"
+    return LocalRefit(policy, engine)
 
 
 def settings(config: Config) -> Settings:

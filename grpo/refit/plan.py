@@ -30,6 +30,9 @@ class Place:
 
         return cls(machine, str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
 
+    def __str__(self) -> str:
+        return f"device {self.device} of {self.machine or 'a system on which processes share no memory'}"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -58,10 +61,10 @@ def plan_refit(sources: Sequence[Place], engines: Sequence[Place], *, colocated:
     found = []
     for rank, place in enumerate(engines):
         if place.machine is None or place not in sources:
-            held = ", ".join(sorted({each.device for each in sources}))
+            held = ", ".join(sorted({str(each) for each in sources}))
             raise RefitError(
-                f"policy.generation.colocated.enabled=True, but engine rank {rank} is on device {place.device}, where "
-                f"the policy has no rank (its devices: {held}); with false, policy and engine have devices of their own"
+                f"policy.generation.colocated.enabled=True, but engine rank {rank} is on {place}, where the policy has "
+                f"no rank (it is on {held}); with false, policy and engine have devices of their own"
             )
         found.append(list(sources).index(place))
     return Plan("shared", tuple(found))

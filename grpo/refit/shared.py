@@ -37,8 +37,8 @@ class SharedSender:
         self._deadline = Deadline(deadline_s)
         self._listener = Listener(self._deadline)
         self._channels: list[Channel] = []
-        self._released: list[int] = []  # buckets so far, by receiver
-        self._sent = 0
+        self._released: list[int] = []  # buckets of this refit, by receiver
+        self._published = 0
 
     def hellos(self) -> list[SharedHello]:
         """For each receiver."""
@@ -53,30 +53,28 @@ class SharedSender:
         self._listener.close()
         for channel in self._channels:
             self._slots.offer(channel)
-        self._released = [0] * self._receivers
 
     def begin(self) -> None:
         """As `Sender.begin`."""
         self._deadline.begin()
+        self._released, self._published = [0] * self._receivers, 0
 
     def free(self, bucket: Bucket) -> Filled:
         """As `Sender.free`."""
-        slot = self._sent % COUNT
-        self._await_released(self._sent - COUNT + 1)
-        self._slots.before_filling(slot)
-        return self._views.of(bucket, slot)
+        self._await_released(bucket.index - COUNT + 1)
+        self._slots.before_filling(bucket.index % COUNT)
+        return self._views.of(bucket)
 
     def publish(self, bucket: Bucket) -> None:
         """As `Sender.publish`."""
-        del bucket
-        self._slots.after_filling(self._sent % COUNT)
+        self._slots.after_filling(bucket.index % COUNT)
         for channel in self._channels:
-            channel.send(self._sent)
-        self._sent += 1
+            channel.send(bucket.index)
+        self._published = bucket.index + 1
 
     def finish(self) -> None:
         """As `Sender.finish`."""
-        self._await_released(self._sent)
+        self._await_released(self._published)
 
     def close(self) -> None:
         """As `Sender.close`."""
@@ -105,7 +103,6 @@ class SharedReceiver:
         else:
             self._slots = CudaSlots.attach(self._channel, hello.handles)
         self._views = _Views(self._slots.flat)
-        self._taken = 0
 
     def begin(self) -> None:
         """As `Receiver.begin`."""
@@ -113,17 +110,14 @@ class SharedReceiver:
 
     def take(self, bucket: Bucket) -> Filled:
         """As `Receiver.take`."""
-        slot = self._taken % COUNT
-        self._channel.expect(self._taken)
-        self._slots.before_taking(slot)
-        return self._views.of(bucket, slot)
+        self._channel.expect(bucket.index)
+        self._slots.before_taking(bucket.index % COUNT)
+        return self._views.of(bucket)
 
     def release(self, bucket: Bucket) -> None:
         """As `Receiver.release`."""
-        del bucket
-        self._slots.after_taking(self._taken % COUNT)
-        self._channel.send(self._taken)
-        self._taken += 1
+        self._slots.after_taking(bucket.index % COUNT)
+        self._channel.send(bucket.index)
 
     def finish(self) -> None:
         """As `Receiver.finish`."""
@@ -136,15 +130,14 @@ class SharedReceiver:
 
 
 class _Views:
-    """The tensors of buckets in slots, made once."""
+    """The tensors of buckets, each in its slot, made once."""
 
     def __init__(self, flat: Callable[[int], Tensor]) -> None:
         self._flat = flat
-        self._made: dict[tuple[int, int], Filled] = {}
+        self._made: dict[int, Filled] = {}
 
-    def of(self, bucket: Bucket, slot: int) -> Filled:
-        key = (bucket.index, slot)
-        if key not in self._made:
-            flat = self._flat(slot)[: bucket.nbytes]
-            self._made[key] = Filled(flat, bucket.views(flat))
-        return self._made[key]
+    def of(self, bucket: Bucket) -> Filled:
+        if bucket.index not in self._made:
+            flat = self._flat(bucket.index % COUNT)[: bucket.nbytes]
+            self._made[bucket.index] = Filled(flat, bucket.views(flat))
+        return self._made[bucket.index]

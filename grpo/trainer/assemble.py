@@ -92,7 +92,7 @@ def assembled(
                 deadline_s=config.cluster.worker_timeout_s,
             )  # fmt: skip
         stack.callback(source.close)
-        refit = stack.enter_context(refits(config, policy, generator))
+        refit = refits(config, policy, generator)
         yield Parts(
             policy=policy,
             source=source,

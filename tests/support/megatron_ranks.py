@@ -6,8 +6,9 @@ from unittest import mock
 
 import torch
 
+from tests.support.live_memory import LiveMemory
 from tests.support.parity import batch_of, config_of, model_of
-from tests.support.policy import VOCABULARY, random_batch
+from tests.support.policy import VOCABULARY, random_batch, tiny_model
 from tests.support.widest import Widest
 
 with warnings.catch_warnings():
@@ -81,6 +82,22 @@ def reductions(cell):
     used = gradient != 0
     finer = (gradient != gradient.bfloat16())[used].double().mean().item()
     return {each.dtype for each in stage.model.parameters()}, gradient.dtype, used.double().mean().item(), finer
+
+
+def export(cell):
+    """Names and values of the weights in the order of a refit, and the most memory that making them took."""
+    warnings.simplefilter("ignore")
+    model = export_model(tied=cell["tied"])
+    policy = MegatronPolicy(ModelShape.of(model.config), dict(model.state_dict()), config_of(cell))
+    sent = [(name, each.numpy().copy()) for name, each in policy.export_weights()]
+    with LiveMemory() as made:
+        for _ in policy.export_weights():
+            pass
+    return sent, made.peak
+
+
+def export_model(*, tied):
+    return tiny_model(tied=tied, seed=3, num_hidden_layers=6)
 
 
 def run(check):

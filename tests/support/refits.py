@@ -76,6 +76,7 @@ class SmallEngine:
     def __init__(self, shapes=SHAPES, aliases=None, dtype="float32"):
         self.expected = ExpectedWeights(dict(shapes), aliases or {}, vocabulary=7)
         self.dtype, self.held, self.versions = dtype, {}, []
+        self.given = {}  # bytes of the storages in which weights came
         self.weights = Residence.GPU
         self.trouble = None
 
@@ -83,6 +84,7 @@ class SmallEngine:
         self.held = {}
         for name, tensor in self.expected.checked(weights):
             self.held[name] = tensor.clone()
+            self.given[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             if name == "big":
                 trouble(self.trouble)
         self.versions.append(version)

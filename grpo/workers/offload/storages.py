@@ -4,11 +4,17 @@ flat buffers, tied weights, what an optimizer holds.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor, UntypedStorage
 from torch.distributed.tensor import DTensor
+
+from grpo.checkpoint import memory
+
+_THREADS = 8  # that make host memory: zeroing and locking its pages takes many times the copy into it
 
 
 def storages_of(
@@ -29,11 +35,11 @@ def bytes_of(storage: UntypedStorage) -> Tensor:
 class HostBuffer:
     """Host memory of one resource, kept from one offload to the next.
 
-    In chunks of a power of two, since torch rounds pinned allocations up to one. What is offloaded lies in it end to
-    end, split where a chunk ends.
+    What is offloaded lies in its chunks end to end, split where one ends. Chunks are made several at a time.
     """
 
     def __init__(self, *, pinned: bool, chunk_bytes: int = 1 << 28) -> None:
+        """`pinned`: page-locked for the current GPU."""
         self._pinned, self._chunk_bytes = pinned, chunk_bytes
         self._chunks: list[Tensor] = []
 
@@ -57,9 +63,23 @@ class HostBuffer:
                     chunk, used = chunk + 1, 0
 
     def _reserve(self, wanted: int) -> None:
-        while (missing := wanted - self.nbytes) > 0:
-            size = min(self._chunk_bytes, 1 << (missing - 1).bit_length())
-            self._chunks.append(torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned))
+        """Raises RuntimeError if the memory cannot be page-locked."""
+        missing = wanted - self.nbytes
+        if missing <= 0:
+            return
+        sizes = [min(self._chunk_bytes, missing - start) for start in range(0, missing, self._chunk_bytes)]
+        device = torch.cuda.current_device() if self._pinned else None
+        with ThreadPoolExecutor(min(_THREADS, len(sizes), os.cpu_count() or 1), "offload-memory") as pool:
+            self._chunks += pool.map(lambda size: _chunk(size, device), sizes)
+
+
+def _chunk(size: int, device: int | None) -> Tensor:
+    made = memory.pages(size)
+    memory.touch(made)
+    if device is not None:
+        torch.cuda.set_device(device)
+        memory.page_lock(made)
+    return made
 
 
 def _storage(tensor: Tensor) -> UntypedStorage:

@@ -7,8 +7,19 @@ from grpo.refit.local import LocalRefit
 from grpo.refit.session import RefitSession
 from grpo.workers.generation.engine_group import EngineGroup
 from grpo.workers.generation.engine_start import Engines
+from grpo.workers.policy.group import PolicyGroup
 from tests.support.local_group import LocalGroup
 from tests.support.refits import SmallEngine, SmallPolicy
+
+
+class Rank:
+    """As much of a `RankPolicy` as a group asks at its start."""
+
+    def weight_version(self):
+        return 0
+
+    def residences(self):
+        return {}
 
 
 def configured(*overrides):
@@ -27,8 +38,10 @@ def test_who_waits_gives_up_before_the_call_ends(timeout_s, deadline_s):
 
 
 def test_an_engine_in_this_process_is_filled_directly_and_one_elsewhere_through_its_ranks():
-    with refits(configured(), SmallPolicy(), SmallEngine()) as refit:
-        assert isinstance(refit, LocalRefit)
-    group = EngineGroup(Engines(LocalGroup(1, lambda _: SmallEngine().target()), 1))
-    with refits(configured(), SmallPolicy(), group) as refit:
-        assert isinstance(refit, RefitSession)
+    assert isinstance(refits(configured(), SmallPolicy(), SmallEngine()), LocalRefit)
+    policy = PolicyGroup(LocalGroup(1, lambda _: Rank()))
+    engine = EngineGroup(Engines(LocalGroup(1, lambda _: SmallEngine().target()), 1))
+    assert isinstance(refits(configured(), policy, engine), RefitSession)
+    for odd in ((SmallPolicy(), engine), (policy, SmallEngine())):
+        with pytest.raises(AssertionError, match="elsewhere"):
+            refits(configured(), *odd)

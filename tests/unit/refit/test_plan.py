@@ -34,8 +34,17 @@ def test_where_processes_cannot_share_memory_it_is_broadcast():
 
 @pytest.mark.parametrize("place", [Place(HERE, "B"), Place(THERE, "A"), Place(None, "A")])
 def test_an_engine_rank_that_does_not_share_a_policy_ranks_device_is_refused(place):
-    with pytest.raises(RefitError, match=rf"engine rank 1 is on device {place.device}, where the policy has no rank"):
+    with pytest.raises(
+        RefitError, match=rf"engine rank 1 is on device {place.device} of .*, where the policy has no rank"
+    ):
         plan_refit([Place(HERE, "A")], [Place(HERE, "A"), place], colocated=True)
+
+
+def test_a_refusal_tells_containers_of_one_machine_apart():
+    with pytest.raises(RefitError, match=r"name spaces net:\[2\], where .* \(it is on device cpu of .*net:\[1\]\)"):
+        plan_refit(
+            [Place(Machine("boot", "net:[1]"), "cpu")], [Place(Machine("boot", "net:[2]"), "cpu")], colocated=True
+        )
 
 
 def test_this_process_knows_where_it_is():

@@ -56,6 +56,7 @@ def test_the_parts_of_a_refit_and_what_travelled(colocated):
     model = sum(each.nbytes for each in tensors(0).values())
     assert model <= measured["performance/refit_gib"] * 2**30 <= 1.1 * model
     assert measured["performance/refit_messages"] == 3  # embed to scale; big alone; head
+    assert sum(engine.given.values()) == 2 * tensors(0)["big"].nbytes  # and never the whole model
     assert measured["performance/refit_gbps"] > 0
     assert refits.step_metrics() == {}
 

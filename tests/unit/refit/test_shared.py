@@ -1,6 +1,6 @@
 import pytest
 
-from grpo.refit.errors import PeerLostError
+from grpo.refit.errors import PeerLostError, RefitError
 from grpo.refit.manifest import Manifest, Weight
 from grpo.refit.shared import SharedReceiver, SharedSender
 from grpo.workers.groups.calls import in_thread
@@ -19,6 +19,7 @@ def pair():
     ]
     sender.join()
     receivers = [each.result(20) for each in joining]
+    sender.begin()
     yield sender, receivers
     for each in (sender, *receivers):
         each.close()
@@ -26,7 +27,7 @@ def pair():
 
 def hurry(sender, seconds=0.1):
     sender._deadline.seconds = seconds
-    sender.begin()
+    sender._deadline.begin()
 
 
 def fill(sender, bucket, value):
@@ -62,6 +63,13 @@ def test_what_was_not_taken_is_not_finished(pair):
     hurry(sender)
     with pytest.raises(PeerLostError):
         sender.finish()
+
+
+def test_a_receiver_that_is_at_another_bucket_is_an_error(pair):
+    sender, (one, _) = pair
+    fill(sender, A, 1.0)
+    with pytest.raises(RefitError, match="the sender is at message 0 instead of 1"):
+        one.take(B)
 
 
 def test_the_end_of_the_sender_is_known_to_all(pair):

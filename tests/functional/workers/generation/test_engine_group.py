@@ -81,6 +81,26 @@ class TestTwoRanksOfVllm(RefitContract):
         engines.shutdown()
 
 
+@pytest.mark.nightly
+def test_two_engines_of_two_ranks_on_one_machine_share_nothing(tmp_path):
+    """vLLM's ranks on a CPU find each other in memory of a name, which must be each engine's own."""
+    folders = [write_model(tmp_path / name, seed=seed) for seed, name in enumerate("ab", 1)]
+    engines = make_generator(engine_config(folders[0], "vllm", ranks=4, size=2), folders[0])
+    try:
+        assert engines.workers.world_size == 4
+        for version, folder in enumerate(folders, 1):
+            refit_into(engines, weights_of(folder), version)
+            model = load_model(folder, dtype=torch.float32)
+            for prompt, group in zip(PROMPTS, engines.generate(PROMPTS, 2, plain(9), [1, 2, 3, 4]), strict=True):
+                for completion in group:
+                    expected = reference_logprobs(model, prompt, completion.token_ids)
+                    actual = torch.tensor(completion.logprobs).double()
+                    torch.testing.assert_close(actual, expected, atol=FLOAT32, rtol=0)
+    finally:
+        engines.shutdown()
+    assert not list(Path("/dev/shm").glob("*-cpushm_*"))  # noqa: S108
+
+
 @pytest.fixture(scope="module")
 def room(shared_ray: RaySession) -> Iterator[Room]:
     with Reservation(shared_ray, 2) as reservation:

@@ -1,9 +1,10 @@
 """What several ranks of the Megatron policy do beyond the numbers of the parity matrix."""
 
+import numpy as np
 import pytest
 import torch
 
-from tests.support.megatron_ranks import run
+from tests.support.megatron_ranks import export_model, run
 from tests.support.parity import AXES, Layout
 from tests.support.policy import VOCABULARY
 from tests.support.ranks import run_cells
@@ -17,6 +18,11 @@ LAYOUTS = {
 }
 CUT = [Layout("megatron", 1, 2, 1, True), Layout("megatron", 1, 1, 2, False)]
 LOGITS = {"batching": "packed", "micro": 4, "extra": "kl and entropy", "chunk": 3}
+EXPORTS = {
+    f"{name}, {'tied' if tied else 'untied'}": {**PLAIN, "layout": layout, "tied": tied}
+    for name, layout in zip(("tensor", "pipeline"), CUT, strict=True)
+    for tied in (True, False)
+}
 REDUCED = ["distributed", "all-reduce"]
 
 
@@ -31,6 +37,7 @@ def answers():
         },
         **{f"logits {each}": ("widest_logits", {**PLAIN, **LOGITS, "layout": each}) for each in CUT},
         **{f"reductions {each}": ("reductions", {**PLAIN, "layout": data, "state": each}) for each in REDUCED},
+        **{f"export {name}": ("export", cell) for name, cell in EXPORTS.items()},
     }
     results = run_cells(run, list(checks.values()), world=2, preload=PRELOAD, seconds=30)
     return dict(zip(checks, results, strict=True))
@@ -61,3 +68,16 @@ def test_gradients_of_bfloat16_passes_are_summed_over_ranks_in_float32(answers, 
         assert dtype == torch.float32
         assert used > 0.5
         assert finer > 0.3
+
+
+@pytest.mark.parametrize("layout", EXPORTS)
+def test_every_rank_is_given_each_weight_once_and_holds_few_of_them(answers, layout):
+    model = export_model(tied=EXPORTS[layout]["tied"])
+    expected = {name: each.detach().numpy() for name, each in model.named_parameters()}
+    largest, whole = (of(each.nbytes for each in expected.values()) for of in (max, sum))
+    for sent, peak in answers[f"export {layout}"]:
+        assert sorted(name for name, _ in sent) == sorted(expected)
+        for name, value in sent:
+            assert np.array_equal(value, expected[name]), name
+        # A parameter may be two matrices: the ranks' parts of it, the whole, and the matrices made of that.
+        assert largest < peak <= 6 * largest < whole / 4

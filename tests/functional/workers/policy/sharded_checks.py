@@ -16,6 +16,7 @@ from grpo.workers.policy.dtensor import DTensorPolicy
 from grpo.workers.policy.forward import needed_lengths
 from grpo.workers.policy.parallel import ParallelContext
 from grpo.workers.policy.vocabulary_parallel import vocabulary_parallel_logprobs
+from tests.support.live_memory import LiveMemory
 from tests.support.policy import VOCABULARY, joined, random_batch, tiny_config, tiny_model
 from tests.support.widest import Widest
 
@@ -140,7 +141,11 @@ def written(tensor, *, precision, tied=False):
 
     unheard.publish, unheard.free = looked_at, noted
     assert source.refit_send(1) is None
-    return found, {name: each.float().numpy() for name, each in policy.export_weights()}, len(manifest.buckets)
+    unheard.publish, unheard.free = publish, free
+    with LiveMemory() as made:
+        source.refit_send(2)
+    exported = {name: each.float().numpy() for name, each in policy.export_weights()}
+    return found, exported, manifest, made.peak
 
 
 def gathered(policy):

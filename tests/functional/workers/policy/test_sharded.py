@@ -160,12 +160,20 @@ def test_buckets_hold_what_every_rank_exports_bit_for_bit(answers, tensor, preci
     """37 rows of the vocabulary do not divide over the ranks; matrices are cut along both dimensions."""
     of_ranks = answers[f"written {tensor} {precision}"]
     names = [name for name, _ in tiny_model().named_parameters()]
-    for found, exported, buckets in of_ranks:
+    for found, exported, manifest, _ in of_ranks:
         assert list(found) == list(exported) == names
-        assert buckets > 5
+        assert len(manifest.buckets) > 5
         for name in names:
             assert np.array_equal(found[name], exported[name]), name
             assert np.array_equal(found[name], of_ranks[0][0][name]), name
+
+
+@pytest.mark.parametrize(("tensor", "precision"), WRITTEN)
+def test_no_rank_holds_more_of_the_weights_than_buckets_under_way(answers, tensor, precision):
+    """Beside the two that travel: parts of two that do not lie in them as they are exchanged."""
+    for _, _, manifest, peak in answers[f"written {tensor} {precision}"]:
+        assert 0 < peak <= 3 * manifest.largest
+        assert peak + 2 * manifest.largest < manifest.nbytes / 2
 
 
 @pytest.mark.parametrize("where", ["resume", "resume elsewhere"])

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from grpo.checkpoint import memory as host_memory
 from grpo.workers.offload.storages import HostBuffer, bytes_of, storages_of
 from tests.support.pretended_ranks import lone_rank
 
@@ -51,7 +52,7 @@ def test_pieces_cover_every_byte_once_and_do_not_overlap(sizes):
     assert all(seen[number] == list(range(size)) for number, size in enumerate(sizes))
     for value, (_, _, memory) in enumerate(buffer.pieces(sizes)):
         assert (memory == value).all()
-    assert sum(sizes) <= buffer.nbytes < sum(sizes) + 16
+    assert buffer.nbytes == sum(sizes)
 
 
 def test_memory_is_kept_and_grows_only_when_more_is_needed():
@@ -61,16 +62,29 @@ def test_memory_is_kept_and_grows_only_when_more_is_needed():
         for _ in buffer.pieces(sizes):
             pass
         counts.append(buffer.nbytes)
-    assert counts == [32, 32, 32, 50, 50]
+    assert counts == [30, 30, 30, 50, 50]
 
 
-def test_no_more_chunks_than_are_needed():
-    buffer = HostBuffer(pinned=False, chunk_bytes=1 << 10)
-    list(buffer.pieces([3, 1500, 800]))
-    assert buffer.nbytes == 2 * 1024 + 256
+@pytest.mark.parametrize("pinned", [False, True])
+def test_memory_is_made_once_in_chunks_and_locked_before_it_is_used(monkeypatch, pinned):
+    locked = []
+    monkeypatch.setattr(host_memory, "page_lock", lambda buffer: locked.append(buffer.data_ptr()))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", locked.append)
+    buffer = HostBuffer(pinned=pinned, chunk_bytes=1 << 10)
+    for sizes in ([3, 1500, 800], [2000, 303]):
+        places = {memory.data_ptr() for _, _, memory in buffer.pieces(sizes)}
+    assert [each.numel() for each in buffer._chunks] == [1024, 1024, 255]
+    assert sorted(locked) == sorted([each.data_ptr() for each in buffer._chunks] + [3] * 3 if pinned else [])
+    assert places >= {each.data_ptr() for each in buffer._chunks}
 
 
-def test_a_small_resource_takes_the_next_power_of_two():
-    buffer = HostBuffer(pinned=False)
-    list(buffer.pieces([5000, 1000, 4000]))
-    assert buffer.nbytes == 16384
+def test_what_cannot_be_locked_is_an_error(monkeypatch):
+    def refuse(_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(host_memory, "page_lock", refuse)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        list(HostBuffer(pinned=True).pieces([5000]))

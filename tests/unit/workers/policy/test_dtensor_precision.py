@@ -5,8 +5,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from grpo.refit.local import LocalRefit
+from grpo.telemetry.timers import PhaseTimer
 from tests.support.dense_policy import gradients_of_train, make, relative_error
 from tests.support.policy import VOCABULARY, random_batch, tiny_model, whole_state
+from tests.support.rollouts import RecordingGenerator
 
 
 def test_bfloat16_masters_keep_updates_that_bfloat16_would_swallow():
@@ -24,6 +27,25 @@ def test_bfloat16_masters_keep_updates_that_bfloat16_would_swallow():
     now = dict(policy.export_weights())["model.layers.0.mlp.down_proj.weight"]
     assert now.dtype == torch.bfloat16
     assert torch.equal(now, rounded)  # 3e-6 is less than half of bfloat16's spacing there
+
+
+def test_updates_that_bfloat16_would_swallow_one_by_one_add_up_and_reach_the_engine():
+    """Fault c9: 0.02 and eight times 1e-5 is another bfloat16 number; 0.02 rounded after each addition is not."""
+    model = tiny_model()
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.fill_(0.02)
+    settings = {"lr": 1e-5, "weight_decay": 0.0}
+    policy = make(model, policy={"precision": "bfloat16", "optimizer": {"kwargs": settings}})
+    name, engine, timer = "model.layers.0.mlp.down_proj.weight", RecordingGenerator(), PhaseTimer()
+    refit = LocalRefit(policy, engine)
+    for _ in range(9):
+        with timer.step():
+            refit.ensure_current(timer)
+        policy.train(random_batch())
+    arrived = [weights[name] for _, weights in engine.received]
+    assert len(arrived) == 9
+    assert torch.equal(arrived[3], arrived[0])
+    assert (arrived[8] != arrived[0]).float().mean() > 0.25  # in the direction in which the next number is nearer
 
 
 def test_bfloat16_compute_is_near_float32():
