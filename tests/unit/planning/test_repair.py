@@ -80,3 +80,13 @@ def test_a_shipped_recipe_fits_an_h100_or_is_told_which_keys_of_placement_make_i
 
     plan = with_placement(())
     assert plan.fits or [change.plan.fits for change in changes_that_fit(plan, with_placement)] == [True]
+
+
+def test_what_costs_only_time_comes_before_more_gpus(repair):
+    found = repair("grpo_math_8b", "cluster.gpus_per_node=4", "policy.max_total_sequence_length=16384")
+    assert not any("num_nodes" in each or "gpus_per_node" in each for each in found[0])
+
+
+def test_a_cache_that_is_too_large_is_left_to_the_engine(repair):
+    found = repair("grpo_math_8b", "policy.generation.vllm_cfg.kv_cache_memory_bytes=99999999999")
+    assert found[0] == ("policy.generation.vllm_cfg.kv_cache_memory_bytes=null",)
