@@ -39,16 +39,18 @@ def changes_that_fit(plan: Plan, attempt: Attempt) -> list[Change]:
     alone = [found for family in families if (found := _first(iter(family), attempt)) is not None]
     if any(change.plan.gpus == plan.gpus for change in alone):
         return alone
-    spared = _spared(list(_free_families(plan)), attempt)
-    if alone or spared is not None:
-        return [*([] if spared is None else [spared]), *alone]
+    spared = _spared(list(_free_families(plan)), attempt) or (_on_more_gpus(plan, attempt) if alone else None)
+    if spared is not None and (not alone or spared.plan.gpus < min(each.plan.gpus for each in alone)):
+        return [spared, *alone]
+    if alone:
+        return alone
     pairs = (
         (*one, *other)
         for at, family in enumerate(families)
         for before in families[:at]
         for one, other in product(before, family)
     )
-    found = _first(pairs, attempt) or _on_more_nodes(plan, attempt)
+    found = _first(pairs, attempt) or _on_more_gpus(plan, attempt)
     return [] if found is None else [found]
 
 
@@ -76,9 +78,14 @@ def _spared(free: Sequence[Family], attempt: Attempt, fixed: tuple[str, ...] = (
     return best
 
 
-def _on_more_nodes(plan: Plan, attempt: Attempt) -> Change | None:
-    for nodes in _set("cluster.num_nodes", _doubled(plan.setting.config.cluster.num_nodes, _MAX_NODES)):
-        found = _spared(list(_free_families(plan)), attempt, nodes)
+def _on_more_gpus(plan: Plan, attempt: Attempt) -> Change | None:
+    cluster = plan.setting.config.cluster
+    nodes = _set("cluster.num_nodes", _doubled(cluster.num_nodes, _MAX_NODES))
+    of_node = int(plan.setting.partition.gpus_per_node.value)
+    gpus = _set("cluster.gpus_per_node", _doubled(cluster.gpus_per_node, of_node)) if cluster.num_nodes == 1 else ()
+    whole = tuple((f"cluster.gpus_per_node={of_node}", *each) for each in nodes) if gpus else nodes
+    for more in (*gpus, *whole):
+        found = _spared(list(_free_families(plan)), attempt, more)
         if found is not None:
             return found
     return None
