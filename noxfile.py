@@ -28,6 +28,7 @@ JUNIT = Path("runs") / "junit"
 GATE_PARTS = ("lint", "checks", "unit", "plugin", "functional")
 CASE_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 PLUGIN = "slurm-pytest-plugin"
+PYTHONS = ("3.11", "3.12", "3.13")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -54,20 +55,27 @@ def _environment(session: nox.Session, stack: str) -> Path:
     bin_, stamp = folder / "bin", folder / "installed.sha256"
     python = str(bin_ / "python")
     parts = (lock_file, ROOT / "pyproject.toml", ROOT / PLUGIN / "pyproject.toml")
-    wanted = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
+    wanted = hashlib.sha256(sys.version.encode() + b"".join(part.read_bytes() for part in parts)).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return bin_
     session.run(sys.executable, "-m", "venv", "--clear", str(folder), external=True)
     pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-    # First and with what it depends on, since pip's settings decide between a CPU and a CUDA build (4 GB of libraries),
-    # and with --require-hashes pip would always take the index's.
-    torch = re.search(r"^torch==(\S+)", lock_file.read_text(), re.MULTILINE)
-    assert torch, lock_file
-    session.run(*pip, f"torch=={torch[1]}", external=True)
+    session.run(*pip, torch_of(lock_file), external=True)
     session.run(*pip, "--no-deps", "--require-hashes", "-r", str(lock_file), external=True)
     session.run(*pip, "--no-deps", "-e", ".", "-e", PLUGIN, external=True)
     stamp.write_text(wanted)
     return bin_
+
+
+def torch_of(lock_file: Path) -> str:
+    """It is installed first and with what it depends on.
+
+    pip's settings decide between a CPU and a CUDA build (4 GB of libraries); with --require-hashes pip would always
+    take the index's.
+    """
+    torch = re.search(r"^torch==\S+", lock_file.read_text(), re.MULTILINE)
+    assert torch, lock_file
+    return torch[0].rstrip("\\ ")
 
 
 def run_in(session: nox.Session, stack: str, command: str, *arguments: str, env: dict[str, str] | None = None) -> None:
@@ -119,6 +127,20 @@ def lint(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Unit tests: no Ray, no vLLM, no GPU. `-- CASE ...` runs these cases of the matrix; the rest goes to pytest."""
     run_unit(session, session.posargs)
+
+
+@nox.session(python=PYTHONS)
+def pythons(session: nox.Session) -> None:
+    """Unit tests on each Python that the package allows, or on one: `nox -s pythons-3.13`. Arguments go to pytest.
+
+    nox finds those that are installed; each has an environment of its own. `unit` runs on the Python of nox itself.
+    """
+    lock_file = LOCKS / "core.txt"
+    session.install(torch_of(lock_file))
+    session.install("--no-deps", "--require-hashes", "-r", str(lock_file))
+    session.install("--no-deps", "-e", ".", "-e", PLUGIN)
+    report = f"--junitxml={JUNIT / f'unit-{session.python}.xml'}"
+    session.run("pytest", "-n", "2", report, *(session.posargs or ["tests/unit"]), env=ONE_THREAD)
 
 
 @nox.session(venv_backend="none")

@@ -29,13 +29,19 @@ class Change:
 
 
 def changes_that_fit(plan: Plan, attempt: Attempt) -> list[Change]:
-    """The nearest value of each key that alone makes it fit, smallest change first; else the first pair of two keys.
+    """The nearest value of each key that alone makes it fit, smallest change first; else several keys together.
 
     Small is, in this order: what costs only time (recomputing, smaller micro-batches and chunks, the engine's share),
-    other parallel degrees on the same GPUs, more GPUs.
+    other parallel degrees on the same GPUs, several keys of the first kind together, more GPUs. Where all that is not
+    enough, a pair of any two keys; then all of the first kind with more nodes.
     """
     families = list(_families(plan))
     alone = [found for family in families if (found := _first(iter(family), attempt)) is not None]
+    if any(change.plan.gpus == plan.gpus for change in alone):
+        return alone
+    spared = _spared(list(_free_families(plan)), attempt) or (_on_more_gpus(plan, attempt) if alone else None)
+    if spared is not None and (not alone or spared.plan.gpus < min(each.plan.gpus for each in alone)):
+        return [spared, *alone]
     if alone:
         return alone
     pairs = (
@@ -44,8 +50,45 @@ def changes_that_fit(plan: Plan, attempt: Attempt) -> list[Change]:
         for before in families[:at]
         for one, other in product(before, family)
     )
-    found = _first(pairs, attempt)
+    found = _first(pairs, attempt) or _on_more_gpus(plan, attempt)
     return [] if found is None else [found]
+
+
+def _spared(free: Sequence[Family], attempt: Attempt, fixed: tuple[str, ...] = ()) -> Change | None:
+    """Of all keys that cost only time, each as far as it goes, those that are needed, and no further than they must.
+
+    `fixed` is set besides and stays.
+    """
+    chosen = {at: family[-1] for at, family in enumerate(free) if family}
+
+    def tried(values: dict[int, tuple[str, ...]]) -> Change | None:
+        return _first(iter([(*(each for at in sorted(values) for each in values[at]), *fixed)]), attempt)
+
+    best = tried(chosen)
+    if best is None:
+        return None
+    for at in sorted(chosen, reverse=True):
+        rest = {key: value for key, value in chosen.items() if key != at}
+        nearer = [rest, *({**chosen, at: value} for value in free[at][:-1])]
+        for values in nearer:
+            found = tried(values)
+            if found is not None:
+                best, chosen = found, values
+                break
+    return best
+
+
+def _on_more_gpus(plan: Plan, attempt: Attempt) -> Change | None:
+    cluster = plan.setting.config.cluster
+    nodes = _set("cluster.num_nodes", _doubled(cluster.num_nodes, _MAX_NODES))
+    of_node = int(plan.setting.partition.gpus_per_node.value)
+    gpus = _set("cluster.gpus_per_node", _doubled(cluster.gpus_per_node, of_node)) if cluster.num_nodes == 1 else ()
+    whole = tuple((f"cluster.gpus_per_node={of_node}", *each) for each in nodes) if gpus else nodes
+    for more in (*gpus, *whole):
+        found = _spared(list(_free_families(plan)), attempt, more)
+        if found is not None:
+            return found
+    return None
 
 
 def _first(candidates: Iterator[tuple[str, ...]], attempt: Attempt) -> Change | None:
@@ -59,12 +102,10 @@ def _first(candidates: Iterator[tuple[str, ...]], attempt: Attempt) -> Change | 
     return None
 
 
-def _families(plan: Plan) -> Iterator[Family]:
-    config = plan.setting.config
-    policy, cluster = config.policy, config.cluster
-    parallel = plan.setting.parallel
-    megatron = parallel.backend == "megatron"
-    section = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
+def _free_families(plan: Plan) -> Iterator[Family]:
+    """What costs only time, and what a rank of the policy has less of with more of it."""
+    config, parallel = plan.setting.config, plan.setting.parallel
+    section = _section(plan)
     if plan.setting.colocated and plan.setting.resident == Resident.CONFIGURED:
         yield _placement(config)
     if not parallel.recompute:
@@ -74,6 +115,20 @@ def _families(plan: Plan) -> Iterator[Family]:
     yield from _micro_batches(config)
     chunk = chunk_tokens(plan.setting)
     yield _set("policy.logprob_chunk_size", _halved(chunk, _SMALLEST_CHUNK))
+
+
+def _section(plan: Plan) -> str:
+    return "policy.megatron_cfg" if plan.setting.parallel.backend == "megatron" else "policy.dtensor_cfg"
+
+
+def _families(plan: Plan) -> Iterator[Family]:
+    config = plan.setting.config
+    policy, cluster = config.policy, config.cluster
+    parallel, section = plan.setting.parallel, _section(plan)
+    megatron = parallel.backend == "megatron"
+    yield from _free_families(plan)
+    if policy.generation.vllm_cfg.kv_cache_memory_bytes is not None:
+        yield _set("policy.generation.vllm_cfg.kv_cache_memory_bytes", ["null"])
     vllm = policy.generation.vllm_cfg
     share = vllm.gpu_memory_utilization
     shares = sorted((at / 20 for at in range(2, 20)), key=lambda each: (abs(each - share), each))

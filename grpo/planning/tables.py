@@ -119,7 +119,9 @@ def shortage_message(plan: Plan, changes: Sequence[Change]) -> str:
     """Why a plan does not fit, and what would."""
     lines = [f"it does not fit: {'; '.join(plan.shortages)}"]
     if not changes:
-        return "\n".join([*lines, "no change of one or two keys makes it fit"])
+        return "\n".join(
+            [*lines, "no change of one or two keys makes it fit, nor all that cost only time with up to 64 nodes"]
+        )
     smallest, *others = changes
     lines.append(f"smallest change that fits: {_described(smallest)}")
     lines += [f"also fits: {_described(each)}" for each in others]

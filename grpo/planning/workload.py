@@ -84,6 +84,11 @@ def step_lengths(
     generation = config.policy.generation
     count = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     room = config.policy.max_total_sequence_length - prompt_tokens
+    if room < 1:
+        raise ConfigError(
+            f"--prompt-tokens {prompt_tokens}: expected 1 to {room + prompt_tokens - 1}, less than "
+            f"policy.max_total_sequence_length = {room + prompt_tokens}"
+        )
     maximum = min(generation.max_new_tokens or room, room)
     replayed = replayed_lengths(config)
     if replayed is not None:
@@ -95,7 +100,7 @@ def step_lengths(
         raise ConfigError(
             f"--completion-tokens {completion_tokens:g}: expected 1 to {maximum}, the most that may be generated"
         )
-    if shape <= 0:
+    if not shape > 0:  # nor NaN
         raise ConfigError(f"--length-shape {shape:g}: expected a number above 0")
     mean = completion_tokens if completion_tokens is not None else max(1.0, DEFAULT_COMPLETION_SHARE * maximum)
     return Lengths(prompt_tokens, completion_lengths(count, mean=mean, maximum=maximum, shape=shape))

@@ -17,7 +17,7 @@ from grpo.refit.deadline import Deadline
 from grpo.refit.errors import PeerLostError
 from grpo.refit.manifest import Bucket, Manifest
 from grpo.refit.transport import Filled
-from grpo.workers.groups.rendezvous import open_store, release_port, reserve_port
+from grpo.tcp_store import open_store, release_port, reserve_port
 
 SLOTS = 2
 

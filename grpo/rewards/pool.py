@@ -21,6 +21,7 @@ from grpo.rewards.request import RewardRequest
 
 START_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 10.0
+_TURN_S = 0.2  # that `close` allows a call which is under way to end by itself, and between its looks
 GRACE_S = 30.0  # beyond the samples' own limit, for a machine that is busy
 
 # All that a verifier sees of the trainer's environment: no token, no key.
@@ -79,7 +80,7 @@ class VerifierPool:
         # A sample that lost its process is tried twice; between two outcomes lies at most that.
         self._silence_s = 2 * timeout_s + GRACE_S
         self._lock = threading.Lock()
-        self._ready = False
+        self._ready = self._closing = False
         self._start()
 
     @property
@@ -146,7 +147,7 @@ class VerifierPool:
         self._ready = True
 
     def score(self, requests: Sequence[RewardRequest]) -> list[Outcome]:
-        """Outcomes in the order of `requests`. Raises RewardError if the pool cannot be kept running at all."""
+        """Outcomes in the order of `requests`. Raises RewardError if the pool cannot be kept running, or is closed."""
         outcomes: dict[int, Outcome] = {}
         samples: dict[int, bytes] = {}
         for index, request in enumerate(requests):
@@ -169,6 +170,8 @@ class VerifierPool:
                 self._exchange(batch, samples, outcomes)
             except (SupervisorDiedError, ConnectionError, BrokenFrameError, TimeoutError) as error:
                 self._kill()
+                if self._closing:
+                    raise RewardError(f"env.{self._name} was closed while it scored") from error
                 self._start()
                 if one_by_one:
                     outcomes[batch[0]] = Outcome(Kind.CRASH, message=f"killed the pool ({error})")
@@ -187,19 +190,31 @@ class VerifierPool:
                 waiting.remove(index)
 
     def close(self) -> None:
-        """End all processes of the pool, within a deadline."""
-        with self._lock:
+        """End all processes of the pool, within a deadline: what another thread has scored is given up at once."""
+        self._closing = True
+        ends = time.monotonic() + CLOSE_TIMEOUT_S
+        while not self._lock.acquire(timeout=_TURN_S):
+            self._signal()  # its thread hears the channel close
+            if time.monotonic() > ends:
+                _log.warning("env %s: a thread still scores", self._name)
+                return
+        try:
             self._channel.close()
             try:
                 self._process.wait(CLOSE_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._kill()
+        finally:
+            self._lock.release()
+
+    def _signal(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _kill(self) -> int | None:
         """SIGKILL to the supervisor, whose processes die with it. Returns its exit status."""
         self._channel.close()
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal()
         try:
             return self._process.wait(CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -38,6 +38,7 @@ class HandDrivenEngine(RecordingGenerator):
         self._running: dict[int, tuple[GroupRequest, int]] = {}
         self._done: list[tuple[int, list[Completion]]] = []
         self.submitted: list[int] = []
+        self.seeds: dict[int, int] = {}
 
     def submit(self, requests: Sequence[GroupRequest], num_completions: int, _sampling: SamplingParams) -> None:
         with self._changed:
@@ -45,6 +46,7 @@ class HandDrivenEngine(RecordingGenerator):
                 assert request.key not in self._running
                 self._running[request.key] = (request, num_completions)
                 self.submitted.append(request.key)
+                self.seeds[request.key] = request.seed
             self._changed.notify_all()
 
     def finished(self, wait_s: float) -> Finished:
@@ -60,14 +62,14 @@ class HandDrivenEngine(RecordingGenerator):
             self.failure = error
             self._changed.notify_all()
 
-    def finish(self, *keys: int, version: int | None = None) -> None:
+    def finish(self, *keys: int, version: int | None = None, reason: str = "stop") -> None:
         """Give all completions of these requests, waiting for the requests to be there."""
         with self._changed:
             for key in keys:
                 assert self._changed.wait_for(lambda key=key: key in self._running, LIMIT), f"{key} was not submitted"
                 _, count = self._running.pop(key)
                 made = self.weight_version if version is None else version
-                self._done.append((key, [Completion([3, 1], [-0.5, -1.0], "stop", made) for _ in range(count)]))
+                self._done.append((key, [Completion([3, 1], [-0.5, -1.0], reason, made) for _ in range(count)]))
             self._changed.notify_all()
 
     def wait_for(self, count: int) -> list[int]:

@@ -3,7 +3,6 @@
 import datetime as dt
 import json
 import os
-import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import torch.distributed as dist
 
 from grpo.matrix.canary.nccl import ENVIRONMENT, read_transport
 from grpo.matrix.canary.place import Place, rounds_of_pairs
+from grpo.tcp_store import open_store
 
 DEADLINE = dt.timedelta(seconds=60)
 _GPU_BYTES, _CPU_BYTES = 256 << 20, 4 << 20
@@ -94,13 +94,7 @@ class Ranks:
 @contextmanager
 def joined(place: Place, device: torch.device) -> Iterator[Ranks]:
     """All ranks in one process group, over NCCL or gloo; rank 0 keeps the store until the others are done."""
-    stores: Any = dist  # it does not declare them as exported
-    # By itself the store would listen on all interfaces.
-    held = socket.create_server((place.address, place.port)) if place.rank == 0 else None
-    store = stores.TCPStore(
-        place.address, place.port, place.world_size, is_master=place.rank == 0, timeout=DEADLINE, use_libuv=True,
-        master_listen_fd=None if held is None else held.detach(),
-    )  # fmt: skip
+    store = open_store(place.address, place.port, place.rank, place.world_size, DEADLINE)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo", store=store, rank=place.rank, world_size=place.world_size,
         timeout=DEADLINE, device_id=device if device.type == "cuda" else None,

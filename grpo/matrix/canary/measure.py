@@ -18,10 +18,12 @@ from grpo.matrix.canary.disk import write_rate
 from grpo.matrix.canary.links import joined, measure_links, nccl_told
 from grpo.matrix.canary.place import Place, place_of
 from grpo.matrix.canary.rates import cpu_rates, gpu_rates
+from grpo.tcp_store import loopback_transports
 from grpo.telemetry.environment import lean_environment
 
 DEADLINE_SECONDS = 120.0
 _LAUNCHED = "GRPO_CANARY_LAUNCHED"
+_HERE = "127.0.0.1"
 
 
 def measure(out: Path, disk: Path, environ: Mapping[str, str], *, ranks: int | None = None) -> dict[str, Any] | None:
@@ -106,13 +108,14 @@ def assemble(of_ranks: Sequence[Mapping[str, Any]], device: str, nccl: Mapping[s
 def _launch(out: Path, disk: Path, environ: Mapping[str, str], count: int) -> None:
     """Start this very command once a rank and wait for all of them."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((_HERE, 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "grpo", "canary", "--out", str(out), "--disk", str(disk), "--quiet"]
     shared = {
         **lean_environment(environ),
+        **loopback_transports(_HERE),
         _LAUNCHED: "1",
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": _HERE,
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(count),
     }

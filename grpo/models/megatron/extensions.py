@@ -1,7 +1,8 @@
-"""What Megatron asks extensions of apex for, in plain PyTorch. Imports Megatron-Core.
+"""What Megatron asks extensions of apex and Transformer Engine for, in plain PyTorch. Imports Megatron-Core.
 
 Without the extensions Megatron rounds every weight gradient before it is added up, and waits for the GPU at every
-parameter to work a gradient norm out.
+parameter to work a gradient norm out. Where Transformer Engine is installed Megatron would take its Adam, which counts
+steps in parameter groups: torch's keeps the state that checkpoints hold, the same whatever is installed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from megatron.core import optimizer
 from megatron.core.optimizer import clip_grads
 from megatron.core.tensor_parallel import layers
 from torch import Tensor
@@ -40,8 +42,9 @@ def scale(_chunk: int, _overflow: Tensor, lists: Sequence[list[Tensor]], factor:
 
 
 def use_own_extensions() -> None:
-    """Give Megatron these in place of its own ways without them; more than once is the same as once."""
+    """Give Megatron these in place of its own ways or Transformer Engine's; more than once is the same as once."""
     layers.fused_weight_gradient_mlp_cuda = ProductAccumulation
     layers._grad_accum_fusion_available = True  # noqa: SLF001
     clip_grads.l2_norm_impl = l2_norm
     clip_grads.multi_tensor_scale_impl = scale
+    optimizer.USING_PYTORCH_OPTIMIZER = True  # torch.optim.AdamW

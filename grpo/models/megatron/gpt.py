@@ -5,6 +5,7 @@ Imports Megatron-Core: import this module only where it is installed.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from megatron.core.transformer.mlp import MLP
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch import Tensor, nn
 
+from grpo.errors import ConfigError
 from grpo.kernels.norm import rms_norm
 from grpo.kernels.swiglu import swiglu_joined
 from grpo.models.megatron.extensions import use_own_extensions
@@ -71,9 +73,24 @@ def parameter_device(config: TransformerConfig) -> torch.device:
     return torch.device("cpu") if config.use_cpu_initialization else torch.device("cuda", torch.cuda.current_device())
 
 
-def transformer_engine_usable(device: torch.device) -> bool:
-    """Its layers need a GPU."""
-    return device.type == "cuda" and importlib.util.find_spec("transformer_engine") is not None
+def transformer_engine_usable(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether Transformer Engine is installed, there is a GPU, and the compute dtype is not float32.
+
+    Its layers need a GPU. They round float32 to TF32 for every product, whatever torch is set to.
+
+    Raises:
+        ConfigError: it is installed and cannot be imported. Other layers in its place would be a surprise.
+    """
+    if device.type != "cuda" or dtype == torch.float32 or importlib.util.find_spec("transformer_engine") is None:
+        return False
+    try:
+        importlib.import_module("transformer_engine.pytorch.fp8")  # as Megatron does, which hides why it fails
+    except (ImportError, OSError, RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            "policy.megatron_cfg.enabled is true and transformer_engine is installed, but it cannot be imported: "
+            f"{error}; mend or uninstall it (without it Megatron-Core's own layers are used)"
+        ) from error
+    return True
 
 
 def layer_specs(shape: ModelShape, layers: int, *, core_attention: Callable[..., nn.Module] | None) -> Any:
@@ -82,12 +99,12 @@ def layer_specs(shape: ModelShape, layers: int, *, core_attention: Callable[...,
     `core_attention` is the attention between queries, keys and values of Megatron's own layers; None takes Transformer
     Engine's layers.
     """
+    use_own_extensions()
     if core_attention is None:
         from megatron.core.extensions.transformer_engine import TENorm
 
         spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=shape.qk_norm)
         return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=TENorm)
-    use_own_extensions()
     spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=shape.qk_norm)
     spec.submodules.input_layernorm = RMSNorm
     spec.submodules.pre_mlp_layernorm = RMSNorm
@@ -118,13 +135,14 @@ class PolicyGPT(GPTModel):  # type: ignore[misc]
         )
         self._padding_token = shape.padding_token
         self.register_buffer("rotary_frequencies", shape.rotary_frequencies.clone(), persistent=False)
-        if not config.apply_rope_fusion:  # not Transformer Engine's layers
-            for layer in self.decoder.layers:
-                layer.mlp.__class__ = SwigluMLP
+        for layer in self.decoder.layers:
+            layer.mlp.__class__ = SwigluMLP
 
     def forward(self, input_ids: Tensor, positions: Tensor, packed: PackedRow | None) -> Tensor:
         """input_ids [R, W], positions [W] -> [W, R, H], or this rank's part of W with sequence parallelism."""
         hidden = self._embedded(input_ids, positions) if self.pre_process else None
+        if self.config.apply_rope_fusion and packed is not None:  # it counts positions from each sequence's first
+            positions = torch.arange(packed.max_seqlen_q, device=positions.device)
         angles = torch.outer(positions.float(), self.rotary_frequencies)
         rotary: Tensor | None = None
         if self.config.apply_rope_fusion:

@@ -56,12 +56,11 @@ def transformer_config(
         params_dtype=dtype,
         bf16=dtype == torch.bfloat16,
         # Megatron's fusions are extensions of apex and Transformer Engine, or compiled when first used: `gpt` and
-        # `extensions` have their own.
+        # `extensions` have their own. Transformer Engine's layers add weight gradients up and rotate by themselves.
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
-        gradient_accumulation_fusion=not transformer_engine,
-        persist_layer_norm=transformer_engine,
+        gradient_accumulation_fusion=True,
         apply_rope_fusion=transformer_engine,
         tensor_model_parallel_size=sizes.tensor,
         pipeline_model_parallel_size=sizes.pipeline,

@@ -43,8 +43,7 @@ class ReplayBuffer:
         self._updates_per_step = updates_per_step
         self._version = 0
         self._drawn = 0
-        self._given_up = 0  # ended without being trained, so that others may be started in their place
-        self._trained = 0  # with weights before these
+        self._over = 0  # trained with weights before these, or given up
         self._again: list[int] = []  # ran when a checkpoint was saved
         self._running: dict[int, int] = {}  # version of the weights at the start, by position
         self._ready: dict[int, Group] = {}
@@ -89,12 +88,12 @@ class ReplayBuffer:
         """The weights that the engine has now, those of the policy after its last step."""
         assert version >= self._version, (version, self._version)
         self._version = version
-        self._trained = self._number_taken
+        self._over = self._number_over
 
     def to_start(self, remaining: int | None) -> tuple[int, ...]:
         """Positions to start now. `remaining`: prompts left in the loader, None for no end."""
-        started = self._drawn - self._given_up - len(self._again)
-        allowed = max(0, self._trained + self.capacity - started)
+        started = self._drawn - len(self._again)
+        allowed = max(0, self._over + self.capacity - started)
         again = self._again[:allowed]
         new = allowed - len(again)
         return (*again, *range(self._drawn, self._drawn + (new if remaining is None else min(new, remaining))))
@@ -116,9 +115,9 @@ class ReplayBuffer:
         self._ready[group.position] = group
 
     def give_up(self, position: int) -> None:
-        """A running group has ended and will not be trained."""
+        """A running group has ended and will not be trained: another may be started in its place."""
         del self._running[position]
-        self._given_up += 1
+        self._over += 1
 
     def age(self, version: int) -> int:
         """In steps, of what was sampled with `version`, were it trained now."""
@@ -149,15 +148,14 @@ class ReplayBuffer:
         self._taken = []
 
     def put_back(self) -> None:
-        """Have what was taken since `forget_taken` wait again."""
+        """Have what was taken since `forget_taken` wait again; more than once does no harm."""
         for group in self._taken:
             self._ready[group.position] = group
-        self._taken = []
 
     @property
-    def _number_taken(self) -> int:
-        """Of all groups, without those that were put back."""
-        return self._drawn - self._given_up - len(self._again) - len(self._running) - len(self._ready)
+    def _number_over(self) -> int:
+        """Of all groups, those that were taken or given up, without those that were put back."""
+        return self._drawn - len(self._again) - len(self._running) - len(self._ready)
 
     def _start_late_ones_again(self) -> None:
         """Of the waiting groups, those that are too old or cannot all be trained before they are: the last of them."""
@@ -178,14 +176,11 @@ class ReplayBuffer:
     def state(self) -> tuple[dict[str, Any], list[Group]]:
         """JSON values and the waiting groups, from which `load_state` continues: what ran is started again."""
         again = sorted({*self._again, *self._running})
-        return {"drawn": self._drawn, "given_up": self._given_up, "again": again}, list(self._ready.values())
+        return {"drawn": self._drawn, "again": again}, list(self._ready.values())
 
-    def load_state(self, values: Mapping[str, Any], ready: Sequence[Group], version: int) -> None:
-        """Take back what `state` gave. Groups that a lowered maximum makes too old are started again."""
-        self._version = version
-        self._drawn, self._given_up = int(values["drawn"]), int(values["given_up"])
+    def load_state(self, values: Mapping[str, Any], ready: Sequence[Group]) -> None:
+        """Take back what `state` gave. `begin` has those started again that a lowered maximum makes too old."""
+        self._drawn = int(values["drawn"])
         self._again = [int(position) for position in values["again"]]
         self._running = {}
         self._ready = {group.position: group for group in ready}
-        self._trained = self._number_taken
-        self._start_late_ones_again()

@@ -73,6 +73,7 @@ class Collector:
         self._changed = threading.Condition()
         self._counts = Counts()
         self._heard = False  # of a group or a failure, since the training thread last looked
+        self._scoring: tuple[int, ...] = ()  # positions that the verifiers have
         self._failure: BaseException | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -105,7 +106,6 @@ class Collector:
                 over = self._loader.remaining == 0 and self._buffer.complete
                 groups = self._buffer.take(rest=over)
                 if groups is not None or over:
-                    self._changed.notify_all()
                     return groups
                 if not self._changed.wait_for(lambda: self._heard, self._deadline_s):
                     raise self._silence()
@@ -129,10 +129,12 @@ class Collector:
             raise self._failure
 
     def _silence(self) -> GenerationError:
-        names = ", ".join(self._loader.at(position).prompt_id for position in self._buffer.running[:4])
+        groups = self._scoring or self._buffer.running
+        names = ", ".join(self._loader.at(position).prompt_id for position in groups[:4])
         return GenerationError(
-            f"no group finished within {self._deadline_s:g} s (cluster.worker_timeout_s); the engine still has "
-            f"{len(self._buffer.running)} groups: prompts {names or 'none'}"
+            f"no group finished within {self._deadline_s:g} s (cluster.worker_timeout_s); "
+            f"{'the verifiers still have' if self._scoring else 'the engine still has'} {len(groups)} groups: "
+            f"prompts {names or 'none'}"
         )
 
     def _run(self) -> None:
@@ -185,7 +187,9 @@ class Collector:
             completions = ended(
                 [prompt.token_ids for prompt in prompts], [each for _, each in finished.groups], self._sampling
             )
+            self._scoring = tuple(positions)
             scored = self._scorer.score(prompts, completions, positions)
+            self._scoring = ()
             counts += _sampled(scored)
             groups = [
                 Group(position, tuple(scored[at : at + self._num_completions]))

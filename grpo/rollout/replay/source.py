@@ -62,6 +62,12 @@ class ReplaySource:
         with self._collector.lock:
             return self._loader.remaining == 0 and self._buffer.empty
 
+    @property
+    def running(self) -> int:
+        """Groups that the engine or the verifiers have."""
+        with self._collector.lock:
+            return len(self._buffer.running)
+
     def next_rollout(self, timer: PhaseTimer) -> Rollout | None:
         """One step's groups, waiting for them if need be; fewer at the end of the prompts, None after it.
 
@@ -105,7 +111,6 @@ class ReplaySource:
             tensors, groups = pack(ready)
             return tensors, {
                 "loader": self._loader.state(), "buffer": buffer, "groups": groups,
-                "weight_version": self._generator.weight_version,
             }  # fmt: skip
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
@@ -114,7 +119,7 @@ class ReplaySource:
             raise of_other_source(saved_async=False)
         self._loader.load_state(values["loader"])
         groups = unpack(tensors, values["groups"], self._loader.at)
-        self._buffer.load_state(values["buffer"], groups, int(values["weight_version"]))
+        self._buffer.load_state(values["buffer"], groups)
 
     def close(self) -> None:
         """End the thread."""

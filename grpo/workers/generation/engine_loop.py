@@ -90,7 +90,7 @@ class EngineLoop:
         self._waiting: deque[tuple[GroupRequest, int, SamplingParams]] = deque()
         self._owner: dict[int, str] = {}
         self._finished: dict[str, list[tuple[int, list[Completion]]]] = {}
-        self._busy_s = 0.0
+        self._busy_s: dict[str, float] = {}  # in which an owner had requests, since it asked
         self._update: _Update | None = None
         self._failure: BaseException | None = None
         self._ready = self._closing = False
@@ -116,12 +116,14 @@ class EngineLoop:
             self._changed.notify_all()
 
     def finished(self, owner: str, wait_s: float) -> Finished:
-        """What has finished of an owner's, waiting up to `wait_s` for the first; all seconds since anybody asked."""
+        """What has finished of an owner's, waiting up to `wait_s` for the first.
+
+        With the seconds since it asked last in which the engine worked while it had requests, whoever else had some.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._finished.get(owner) or self._failure, wait_s)
             self._raise_failure()
-            busy_s, self._busy_s = self._busy_s, 0.0
-            return Finished(self._finished.pop(owner, []), busy_s)
+            return Finished(self._finished.pop(owner, []), self._busy_s.pop(owner, 0.0))
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Replace all weights and return when it is done; a refused update leaves the engine going with the old ones.
@@ -226,11 +228,14 @@ class EngineLoop:
             self._changed.notify_all()
 
     def _step(self, engine: SteppedEngine) -> None:
+        with self._changed:
+            owners = set(self._owner.values())
         started = time.perf_counter()
         groups = engine.step()
         seconds = time.perf_counter() - started
         with self._changed:
-            self._busy_s += seconds
+            for owner in owners:
+                self._busy_s[owner] = self._busy_s.get(owner, 0.0) + seconds
             for key, completions in groups:
                 self._finished.setdefault(self._owner.pop(key), []).append((key, completions))
             if groups:

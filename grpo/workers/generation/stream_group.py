@@ -74,11 +74,12 @@ class StreamGroup:
             for prompt, seed in zip(prompts, seeds, strict=True)
         ]
         self._submit(_BATCH, requests, num_completions, sampling)
+        wanted = {request.key for request in requests}  # others' may come that were given up
         done: dict[int, list[Completion]] = {}
         heard = time.monotonic()
         while len(done) < len(requests):
             groups = self._finished(_BATCH, _WAIT_SECONDS).groups
-            done.update(groups)
+            done.update((key, group) for key, group in groups if key in wanted)
             now = time.monotonic()
             if groups:
                 heard = now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from grpo.errors import GrpoError, WorkerError
@@ -51,8 +51,8 @@ class Absence:
 
     def __str__(self) -> str:
         return (
-            f"{_ranks(self.ranks)} did not take part in collective {self.expected} of process group {self.group} "
-            f"(issued {self.issued}), for which {_ranks(self.waiting)} waited"
+            f"{ranks_named(self.ranks)} did not take part in collective {self.expected} of process group {self.group} "
+            f"(issued {self.issued}), for which {ranks_named(self.waiting)} waited"
         )
 
 
@@ -122,7 +122,7 @@ class Situation:
         away = absences(self.diagnoses)
         named = away[0].ranks if away else self.unanswered
         text = f"{self._name(named[0])}: {self.method} did not return within {self.deadline_s:g} s"
-        text += f"; no answer from {_ranks(self.unanswered)} of {len(self.places)}"
+        text += f"; no answer from {ranks_named(self.unanswered)} of {len(self.places)}"
         for each in away:
             text += f"; {each}"
         if away:
@@ -158,7 +158,7 @@ class Situation:
         return f"{self.worker} rank {rank}{where}"
 
 
-def _ranks(ranks: tuple[int, ...]) -> str:
+def ranks_named(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 

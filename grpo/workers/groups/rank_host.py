@@ -18,7 +18,8 @@ from time import perf_counter
 from typing import Any
 
 from grpo.refit.errors import PeerLostError
-from grpo.workers.groups.rendezvous import Membership, release_port, reserve_port
+from grpo.tcp_store import release_port, reserve_port
+from grpo.workers.groups.rendezvous import Membership
 from grpo.workers.groups.watchdog import watched
 
 _NOT_OF_THE_WORKER = ("/ray/", "/threading.py")

@@ -15,7 +15,8 @@ import psutil
 from grpo.errors import WorkerError
 from grpo.workers.groups.calls import Call
 from grpo.workers.groups.dispatches import Dispatches
-from grpo.workers.groups.failures import Death, RankError, Situation, death_reason, is_own
+from grpo.workers.groups.failures import Death, RankError, Situation, death_reason, is_own, ranks_named
+from grpo.workers.groups.head import HeadLostError
 from grpo.workers.groups.rank_host import Answer, Diagnosis, Failure, RankHost, Where, worker_stacks
 from grpo.workers.groups.ray_session import STOP_SECONDS, RaySession
 from grpo.workers.groups.rendezvous import Membership
@@ -24,6 +25,7 @@ from grpo.workers.groups.watchdog import GRACE_SECONDS
 
 _GRACE_SECONDS = 3.0  # after an error in a collective: the rank that is its cause may be known a moment later
 _DIAGNOSIS_SECONDS = 5.0
+_LOOK_SECONDS = 1.0  # after which whoever waits sees that Ray's head is gone
 _BESIDE = "beside"  # the thread of a rank on which it works while it answers other calls
 
 
@@ -31,7 +33,8 @@ class RayGroup:
     """`WorkerGroup` in Ray actors.
 
     A rank that raises, dies or misses a deadline ends the group: `RankError` names the rank, its node and the cause
-    (its own traceback; for a hang, the stacks of the ranks that have not answered), and all processes are ended.
+    (its own traceback; for a hang, the stacks of the ranks that have not answered), and all processes are ended. So
+    does the loss of Ray's head: `HeadLostError`.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class RayGroup:
         self._deadline_s = deadline_s
         self._reservation = reservation
         self._together = ranks_together or reservation.world_size
-        self._failure: RankError | None = None
+        self._failure: RankError | HeadLostError | None = None
         self._session: RaySession = reservation.session
         self._dispatches = Dispatches()
         self._places: list[Where | None] = [None] * reservation.world_size
@@ -146,7 +149,7 @@ class RayGroup:
         answers: dict[int, Any] = {}
         ends = time.monotonic() + limit
         while pending:
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, ends - time.monotonic()))
+            ready = self._ready(method, pending, ends)
             rank = pending.pop(ready[0]) if ready else -1
             answer = self._read(ready[0], rank) if ready else None
             if not isinstance(answer, Answer):
@@ -165,10 +168,11 @@ class RayGroup:
             return
         self._ended = True
         processes = [process for place in self.places for process in _local_processes(place)]
-        if ray.is_initialized():
+        reachable = ray.is_initialized() and self._session.lost is None
+        if reachable:
             for actor in self._actors:
                 ray.kill(actor, no_restart=True)
-        _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
+        _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS if reachable else 0)
         for process in alive:
             process.kill()
         psutil.wait_procs(alive, timeout=STOP_SECONDS)
@@ -249,7 +253,27 @@ class RayGroup:
 
         return collect
 
+    def _ready(self, method: str, pending: Mapping[Any, int], ends: float) -> list[Any]:
+        """An answer that is there; none at `ends`."""
+        import ray
+
+        while True:
+            left = ends - time.monotonic()
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, min(left, _LOOK_SECONDS)))
+            if ready or left <= _LOOK_SECONDS:
+                return list(ready)
+            self._check_head(method, sorted(pending.values()))
+
+    def _check_head(self, method: str, unanswered: Sequence[int]) -> None:
+        if self._session.lost is None or self._ended:
+            return
+        what = f" had no answer from {ranks_named(unanswered)} of {self.world_size}" if unanswered else " was not begun"
+        self._failure = HeadLostError(f"{self._session.lost}. {self._name}: {method}{what}; all ranks were ended")
+        self.shutdown()
+        raise self._failure
+
     def _check_alive(self, method: str) -> None:
+        self._check_head(method, [])
         if self._ended:
             why = "" if self._failure is None else f": {self._failure}"
             raise WorkerError(f"{self._name}: {method} was called after the group had ended{why}") from self._failure
@@ -265,7 +289,7 @@ class RayGroup:
         failures: dict[int, Failure | Death] = {}
         ends = time.monotonic() + deadline_s if ends is None else ends
         while pending and not any(map(is_own, failures.values())):
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, ends - time.monotonic()))
+            ready = self._ready(method, pending, ends)
             if not ready:
                 break
             if len(pending) > 1:  # whatever is there by now: in one go, and no cause is missed for a lower rank's error

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from grpo.errors import WorkerError
+from grpo.workers.groups.head import CLUSTER_SECONDS, OWN_SECONDS, HeadWatch
 from grpo.workers.groups.keeper import start_keeper, stop_keeper
 
 STOP_SECONDS = 20.0
@@ -69,8 +70,10 @@ class RaySession:
         self._holds = not ray.is_initialized()
         self._folder: Path | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._head: HeadWatch | None = None
         self.is_local = address is None
         if not self._holds:
+            self._watch_head()
             return
         if address is None:
             self._folder = _session_folder()
@@ -83,6 +86,12 @@ class RaySession:
                     raise
         else:
             _join(address)
+        self._watch_head()
+
+    @property
+    def lost(self) -> str | None:
+        """What is wrong with Ray's head, once that is gone: then nothing can be asked of Ray any more."""
+        return None if self._head is None else self._head.lost
 
     @property
     def environment(self) -> dict[str, str]:
@@ -119,12 +128,20 @@ class RaySession:
         """Leave the cluster, or end a Ray of its own with all its processes; more than once does no harm."""
         import ray
 
+        if self._head is not None:
+            self._head.stop()
         if not self._holds:
             return
         self._holds = False
         ray.shutdown()
         if self._keeper is not None:
             stop_keeper(self._keeper)
+
+    def _watch_head(self) -> None:
+        import ray
+
+        address = ray.get_runtime_context().gcs_address
+        self._head = HeadWatch(address, OWN_SECONDS if self.is_local else CLUSTER_SECONDS)
 
     def __enter__(self) -> Self:
         return self

@@ -142,7 +142,7 @@ class Reservation:
         import ray
         from ray.util.placement_group import remove_placement_group
 
-        if self._group is not None and ray.is_initialized():
+        if self._group is not None and ray.is_initialized() and self.session.lost is None:
             remove_placement_group(self._group)
         self._group = None
 

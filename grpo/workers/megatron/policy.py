@@ -94,7 +94,7 @@ class MegatronPolicy(PlacedPolicy):
         self._train_planning = planning(policy, training=True)
         self._logprob_planning = planning(policy, training=False)
         self._padding = PaddingTally()
-        self._engine = transformer_engine_usable(self._device)
+        self._engine = transformer_engine_usable(self._device, self._dtype)
         with self._on_device():
             self._place = join(sizes, self._device, seed=config.grpo.seed)
             model, weights = self._stage(source, recompute=megatron.activation_checkpointing)

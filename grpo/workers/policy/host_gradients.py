@@ -32,13 +32,17 @@ class HostGradients:
     def adding(self) -> Iterator[Callable[[], None]]:
         """Call what it gives after each backward pass. On leaving, the parameters have the sums as their gradients.
 
-        What an update that fails has taken is forgotten.
+        What an update that fails has made of them is forgotten.
         """
         try:
             yield self._take
             self._wait()
             for index, gradient in self._sums.items():
                 self._parameters[index].grad = gradient
+        except BaseException:
+            for parameter in self._parameters:
+                parameter.grad = None
+            raise
         finally:
             self._sums = {}
             self._wait()

@@ -55,7 +55,8 @@ def planning(policy: Policy, *, training: bool) -> Planning:
     if policy.sequence_packing.enabled:
         packing = policy.sequence_packing
         tokens = packing.train_mb_tokens if training else packing.logprob_mb_tokens
-        return Packed(tokens or default, packing.algorithm, divisor)
+        cap = (tokens or default) // divisor * divisor  # rows are widened to a multiple
+        return Packed(max(cap, policy.max_total_sequence_length), packing.algorithm, divisor)
     if policy.dynamic_batching.enabled:
         dynamic = policy.dynamic_batching
         tokens = dynamic.train_mb_tokens if training else dynamic.logprob_mb_tokens

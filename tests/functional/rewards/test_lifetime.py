@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -63,6 +64,22 @@ def test_close_leaves_no_process(tmp_path):
         assert len(processes) == 5
         pools.close()
         assert all_end(processes)
+
+
+def test_close_ends_what_another_thread_scores(tmp_path):
+    """As when a run ends while a verifier hangs that may take longer than anybody would wait."""
+    record = {"notes": str(tmp_path), "directory": str(Path.cwd())}
+    requests = [("user", RewardRequest(str(number), "", "loop", None, record)) for number in range(4)]
+    pools = Rewards({"user": Env(verifier="misbehaving:reward", timeout_s=10_000, memory_limit_mb=512)})
+    with ThreadPoolExecutor(1) as thread:
+        scores = thread.submit(pools.score, requests)
+        processes = family(pools._scorers["user"].pid)
+        while not pools._scorers["user"]._lock.locked():
+            assert not scores.done()
+        pools.close()
+        with pytest.raises(RewardError, match="closed while it scored"):
+            scores.result(30)
+    assert all_end(processes)
 
 
 @pytest.mark.parametrize("fork_first", [False, True], ids=["alone", "with a fork that lives on"])

@@ -1,6 +1,7 @@
 """Asynchronous training with real engines in a process of their own."""
 
 import json
+import threading
 from statistics import fmean
 
 import pytest
@@ -53,6 +54,7 @@ def test_every_prompt_is_trained_once_over_interruptions(tmp_path):
         run_small(tmp_path / "run", *ASYNC, *few, "checkpointing.save_period=1", f"grpo.max_num_steps={stop}")
     steps = lines(tmp_path / "run")
     assert [line["rollout/samples"] for line in steps] == [12.0] * 6 + [8.0]
+    assert "rollout-collector" not in {thread.name for thread in threading.enumerate()}
     assert {line["rollout/age_steps_max"] for line in steps} <= {0.0, 1.0}
 
 

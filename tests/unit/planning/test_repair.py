@@ -51,7 +51,9 @@ def test_the_engines_share_is_moved_no_further_than_it_must(repair):
 
 
 def test_more_gpus_are_the_last_resort(repair):
-    assert repair("grpo_math_8b", "cluster.gpus_per_node=1")[0] == ("cluster.gpus_per_node=4",)
+    together, *alone = repair("grpo_math_8b", "cluster.gpus_per_node=1")
+    assert together == ("policy.dtensor_cfg.activation_checkpointing=true", "cluster.gpus_per_node=2")
+    assert alone[0] == ("cluster.gpus_per_node=4",)
 
 
 def test_two_keys_where_no_single_one_is_enough(repair):
@@ -80,3 +82,27 @@ def test_a_shipped_recipe_fits_an_h100_or_is_told_which_keys_of_placement_make_i
 
     plan = with_placement(())
     assert plan.fits or [change.plan.fits for change in changes_that_fit(plan, with_placement)] == [True]
+
+
+def test_what_costs_only_time_comes_before_more_gpus(repair):
+    found = repair("grpo_math_8b", "cluster.gpus_per_node=4", "policy.max_total_sequence_length=16384")
+    assert not any("num_nodes" in each or "gpus_per_node" in each for each in found[0])
+
+
+def test_a_cache_that_is_too_large_is_left_to_the_engine(repair):
+    found = repair("grpo_math_8b", "policy.generation.vllm_cfg.kv_cache_memory_bytes=99999999999")
+    assert found[0] == ("policy.generation.vllm_cfg.kv_cache_memory_bytes=null",)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "most"),
+    [("grpo_math_8b", "cluster.gpus_per_node=1", 4), ("grpo_math_70b", "cluster.num_nodes=1", 64)],
+)
+def test_as_few_gpus_as_do_with_all_that_costs_only_time(planned, recipe, override, most):
+    def attempt(further):
+        return planned(recipe, override, *further, resident=Resident.CONFIGURED)
+
+    first, *others = changes_that_fit(attempt(()), attempt)
+    assert first.plan.fits
+    assert first.plan.gpus <= most
+    assert all(first.plan.gpus < each.plan.gpus for each in others)

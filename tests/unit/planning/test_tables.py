@@ -36,4 +36,4 @@ def test_the_message_names_shortage_and_change(planned):
     assert text.startswith("it does not fit: policy_training needs ")
     assert "smallest change that fits: cluster.gpus_per_node=4 (4 GPUs, " in text
     assert "\nalso fits: " in text
-    assert shortage_message(plan, []).endswith("no change of one or two keys makes it fit")
+    assert shortage_message(plan, []).endswith("nor all that cost only time with up to 64 nodes")

@@ -1,10 +1,12 @@
-"""A Ray of its own: what its processes know, where they listen, and that none is left."""
+"""A Ray of its own: what its processes know, where they listen, and that none is left, though its head is killed."""
 
 import os
 
 import psutil
 import pytest
 
+from grpo.errors import WorkerError
+from grpo.workers.groups.head import HeadLostError
 from grpo.workers.groups.ray_group import RayGroup
 from grpo.workers.groups.ray_session import RaySession
 from grpo.workers.groups.reservation import Reservation
@@ -18,7 +20,12 @@ def descendants() -> set[int]:
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
-def test_secrets_of_the_environment_stay_here_and_no_process_is_left(monkeypatch):
+def kill_the_head():
+    (head,) = [each for each in psutil.Process().children(recursive=True) if each.name() == "gcs_server"]
+    head.kill()
+
+
+def test_secrets_stay_here_and_without_its_head_the_run_ends_with_that_cause_and_no_process(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "planted-secret")
     before = descendants()
     with RaySession() as session, Reservation(session, 1) as reservation:
@@ -40,6 +47,16 @@ def test_secrets_of_the_environment_stay_here_and_no_process_is_left(monkeypatch
                 for connection in psutil.Process(pid).net_connections(kind="tcp")
                 if connection.status == psutil.CONN_LISTEN
             }
+            kill_the_head()
+            with pytest.raises(
+                HeadLostError,
+                match=r"Ray's head .* 3 s .*Ranked: slow had no answer from rank 0 of 1; all ranks were ended",
+            ) as caught:
+                group.call_all("slow", 60.0)
+            assert caught.value.exit_code == 1
+            assert gone([int(seen["pid"])])
+            with pytest.raises(WorkerError, match=r"add was called after the group had ended: Ray's head"):
+                group.call_all("add", 1, 2)
         session.close()
         session.close()
     assert gone(list(spawned))

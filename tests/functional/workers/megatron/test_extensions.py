@@ -1,4 +1,4 @@
-"""What stands in for extensions of apex, against their definitions."""
+"""What stands in for extensions of apex and Transformer Engine, against their definitions."""
 
 import warnings
 
@@ -7,6 +7,7 @@ import torch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from megatron.core import optimizer
     from megatron.core.optimizer import clip_grads
     from megatron.core.tensor_parallel import layers
 
@@ -19,6 +20,7 @@ def test_megatron_is_given_them():
     assert layers.fused_weight_gradient_mlp_cuda is ProductAccumulation
     assert layers._grad_accum_fusion_available
     assert (clip_grads.l2_norm_impl, clip_grads.multi_tensor_scale_impl) == (l2_norm, scale)
+    assert optimizer.USING_PYTORCH_OPTIMIZER  # whatever else is installed
 
 
 def test_weight_gradients_are_added_unrounded():

@@ -126,7 +126,8 @@ def test_a_resumed_buffer_starts_again_what_ran_and_keeps_what_waited():
     made.give_up(1)
     values, ready = made.state()
     other = buffer(groups=2, age=1)
-    other.load_state(values, ready, version=0)
+    other.load_state(values, ready)
+    other.begin(0)
     assert start(other) == (3, 4)
     assert positions(other.take(rest=False)) == [0, 2]
 
@@ -143,7 +144,8 @@ def test_a_lowered_maximum_age_starts_old_groups_again():
     made.finished(group(2, (0, 0)))
     values, ready = made.state()
     other = buffer(groups=1, age=1)
-    other.load_state(values, ready, version=2)
+    other.load_state(values, ready)
+    other.begin(2)
     assert other.ready == 0
     assert start(other) == (2, 3)
 
@@ -160,7 +162,7 @@ def test_a_run_resumed_with_other_settings_trains_every_prompt_once_and_in_time(
     trained = positions(made.take(rest=False))
     values, ready = made.state()
     other = buffer(**after)
-    other.load_state(values, ready, version=0)  # the engine's at the save, in the step that updated them
+    other.load_state(values, ready)
     version = before["updates"]
     other.begin(version)
     while len(trained) < 40:
@@ -248,7 +250,7 @@ class World:
         self.trained, self.given_up = list(trained), list(given_up)
         self.engine = {}
         self.buffer = buffer(self.groups, self.age, self.updates)
-        self.buffer.load_state(values, ready, self.version)
+        self.buffer.load_state(values, ready)
         self.buffer.begin(self.version)
         assert self.buffer.ready == len(ready), "what can be trained in time is not sampled again"
 

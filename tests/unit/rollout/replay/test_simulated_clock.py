@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
@@ -163,6 +164,8 @@ class Order:
         version = self.engine.weight_version
         oldest = min(each.completion.weight_version for each in rollout.trajectories)
         assert version - oldest == rollout.metrics["rollout/age_steps_max"] <= self.age
+        mixed = [len(set(each.completion.token_versions)) > 1 for each in rollout.trajectories]
+        assert rollout.metrics["rollout/mixed_version_fraction"] == fmean(mixed)
         full = (self.age + 1) * self.per_step
         assert rollout.metrics["rollout/buffer_groups"] + rollout.metrics["rollout/running_groups"] <= full
         assert len(groups) == 2 * self.per_step or len(self.trained) + len(groups) // 2 == self.total

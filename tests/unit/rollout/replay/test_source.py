@@ -1,6 +1,7 @@
 """Collector and source with an engine that finishes what the test says, in threads as in a run."""
 
 import json
+import threading
 
 import pytest
 
@@ -8,23 +9,29 @@ from grpo.config.schema import Grpo
 from grpo.data.loader import PromptLoader
 from grpo.errors import CheckpointError, GenerationError, RewardError
 from grpo.rollout.on_demand import DynamicSamplingError, OnDemandSource
+from grpo.rollout.replay import collector
 from grpo.rollout.replay.source import ReplaySource
+from grpo.rollout.seeds import sampling_seed
 from grpo.telemetry.timers import PhaseTimer
-from grpo.workers.protocol import SamplingParams
+from grpo.workers.protocol import Replay, SamplingParams
 from tests.support.replay import LIMIT, HandDrivenEngine
 from tests.support.rollouts import ChosenScorer, prompt
 
 
 @pytest.fixture
-def made():
+def made(monkeypatch):
+    """Sources whose threads do nothing unless they are woken, and end when they are told to."""
+    monkeypatch.setattr(collector, "_IDLE_SECONDS", 100 * LIMIT)
     sources = []
 
-    def make(*, count=12, epochs=1, scorer=None, deadline_s=LIMIT, engine=None, updates_per_step=1, **grpo):
+    def make(
+        *, count=12, epochs=1, scorer=None, deadline_s=10 * LIMIT, engine=None, updates_per_step=1, replay=None, **grpo
+    ):
         settings = {"num_prompts_per_step": 3, "num_generations_per_prompt": 2, **grpo}
         engine = engine or HandDrivenEngine()
         source = ReplaySource(
             PromptLoader([prompt(n) for n in range(count)], seed=1, shuffle=False, max_epochs=epochs), engine,
-            scorer or ChosenScorer(lambda _group, place: float(place)), SamplingParams(max_new_tokens=4),
+            scorer or ChosenScorer(lambda _group, place: float(place)), SamplingParams(max_new_tokens=4, replay=replay),
             Grpo.model_validate(settings), updates_per_step=updates_per_step, deadline_s=deadline_s,
         )  # fmt: skip
         sources.append(source)
@@ -33,6 +40,8 @@ def made():
     yield make
     for source in sources:
         source.close()
+        thread = source._collector._thread
+        assert thread is None or not thread.is_alive()
 
 
 def draw(source):
@@ -66,6 +75,32 @@ def test_a_step_has_whole_groups_and_the_engine_goes_on(made):
     rollout, _ = second()
     assert groups(rollout) == [2, 2, 3, 3, 5, 5]
     assert rollout.metrics["rollout/age_steps_max"] == 1
+    assert (rollout.generated_samples, rollout.generated_tokens, rollout.prompt_tokens) == (12, 24, 36)
+    assert rollout.metrics["rollout/engine_busy_s"] == 3.0
+
+
+def test_every_prompt_has_a_seed_of_its_own_which_a_resumed_run_uses_again(made):
+    source, engine = made()
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(0, 1, 2)
+    waiting()
+    assert engine.seeds == {position: sampling_seed(source._grpo.seed, "train", position) for position in range(6)}
+    tensors, values = source.state()
+    source.close()
+    other, again = made()
+    other.load_state(tensors, values)
+    other._collector.start(0)
+    again.wait_for(3)
+    assert {position: again.seeds[position] for position in (3, 4, 5)}.items() <= engine.seeds.items()
+
+
+def test_a_replayed_length_is_an_end_and_the_limit_is_none(made):
+    for limit in (8, 2):
+        source, engine = made(replay=Replay((2,), 3 + limit))
+        waiting = _in_thread(lambda source=source: draw(source))
+        engine.finish(0, 1, 2, reason="length")
+        trajectories = waiting()[0].trajectories
+        assert {each.truncated for each in trajectories} == {limit == 2}
 
 
 def test_the_prompts_end(made):
@@ -93,11 +128,33 @@ def test_a_small_dataset_goes_on_over_epochs(made):
 
 
 def test_a_straggler_that_never_ends_is_an_error_within_the_deadline(made):
-    source, engine = made(num_prompts_per_step=1, deadline_s=0.3)
+    source, engine = made(num_prompts_per_step=2, deadline_s=0.3)
     waiting = _in_thread(lambda: draw(source))
-    engine.wait_for(2)
-    with pytest.raises(GenerationError, match=r"no group finished within 0.3 s .*2 groups: prompts p0, p1"):
+    engine.finish(1)
+    with pytest.raises(GenerationError, match=r"within 0.3 s .* the engine still has 3 groups: prompts p0, p2, p3$"):
         waiting()
+
+
+def test_a_verifier_that_does_not_come_back_is_named_and_not_the_engine(made):
+    class Silent:
+        def __init__(self):
+            self.asked, self.go = threading.Event(), threading.Event()
+
+        def score(self, *_):
+            self.asked.set()
+            assert self.go.wait(LIMIT)
+            raise RewardError("closed")
+
+    scorer = Silent()
+    source, engine = made(scorer=scorer, deadline_s=0.3)
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(1)
+    assert scorer.asked.wait(LIMIT)
+    try:
+        with pytest.raises(GenerationError, match=r"within 0.3 s .* verifiers still have 1 groups: prompts p1$"):
+            waiting()
+    finally:
+        scorer.go.set()
 
 
 def test_a_dead_engine_is_its_own_error_and_no_wait(made):
@@ -134,6 +191,17 @@ def test_groups_that_teach_nothing_are_replaced_and_counted(made):
     assert groups(rollout) == [0, 0, 3, 3, 7, 7]
     assert rollout.metrics["rollout/discarded_groups"] == 2
     assert rollout.generated_samples == 10
+
+
+def test_what_a_group_teaches_is_told_by_its_raw_rewards(made):
+    scorer = ChosenScorer(
+        lambda group, place: float(place if group != 1 else 1), lambda group, place: place / (1 + group)
+    )
+    source, engine = made(scorer=scorer, use_dynamic_sampling=True)
+    waiting = _in_thread(lambda: draw(source))
+    engine.finish(1)
+    engine.finish(0, 2, 3)
+    assert groups(waiting()[0]) == [0, 0, 2, 2, 3, 3]
 
 
 def test_too_many_groups_that_teach_nothing_are_an_error(made):

@@ -1,9 +1,11 @@
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from grpo.errors import GenerationError
+from grpo.workers.generation import engine_loop
 from grpo.workers.generation.engine_loop import BatchEngine, EngineLoop
 from grpo.workers.protocol import Completion, GroupRequest, SamplingParams
 from tests.support.rollouts import RecordingGenerator
@@ -55,7 +57,9 @@ class Steps:
 
 
 @pytest.fixture
-def loops():
+def loops(monkeypatch):
+    """Loops that nothing but a wake lets look up."""
+    monkeypatch.setattr(engine_loop, "HEARTBEAT_SECONDS", 100 * LIMIT)
     made = []
 
     def make(engine, *, in_flight=False):
@@ -72,10 +76,18 @@ def requests(*keys):
     return [GroupRequest(key, (1, 2), seed=key) for key in keys]
 
 
+def within(call):
+    """What `call` returns, if whatever it waits for wakes it in time."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(call)
+    pool.shutdown(wait=False)
+    return future.result(LIMIT)
+
+
 def collect(loop, owner, count):
     found = {}
     while len(found) < count:
-        groups = loop.finished(owner, LIMIT).groups
+        groups = within(lambda: loop.finished(owner, 10 * LIMIT)).groups
         assert groups, "nothing finished in time"
         found.update(groups)
     return found
@@ -88,6 +100,18 @@ def test_every_owner_gets_its_own(loops):
     assert {key: len(each) for key, each in collect(loop, "b", 1).items()} == {-1: 2}
     assert {key: len(each) for key, each in collect(loop, "a", 2).items()} == {1: 3, 2: 3}
     assert loop.finished("a", 0.0).groups == []
+
+
+def test_every_second_of_its_work_is_told_once_to_each_that_has_requests(loops):
+    loop = loops(Steps())
+    loop.submit("a", requests(1), 1, SAMPLING)
+    collect(loop, "a", 1)
+    loop.submit("a", requests(1, 2), 1, SAMPLING)
+    loop.submit("b", requests(3), 1, SAMPLING)
+    assert within(lambda: loop.finished("b", 10 * LIMIT)).busy_s > 0
+    assert loop.finished("b", 0.0).busy_s == 0
+    assert within(lambda: loop.finished("a", 10 * LIMIT)).busy_s > 0, "what another has asked for is not lost"
+    assert loop.finished("c", 0.0).busy_s == 0
 
 
 def test_weights_in_flight_come_between_two_steps(loops):
@@ -131,14 +155,18 @@ def test_what_ends_the_thread_reaches_everybody(loops):
     loop.submit("a", requests(1), 1, SAMPLING)
     assert engine.stepping.wait(LIMIT)
     engine.failure = RuntimeError("illegal address")
+    waiting = ThreadPoolExecutor(1).submit(loop.finished, "a", 10 * LIMIT)
+    _until(lambda: loop._changed._waiters)
     engine.go.set()
+    with pytest.raises(RuntimeError, match="illegal address"):
+        waiting.result(LIMIT)
     for ask in (
-        lambda: loop.finished("a", LIMIT),
+        lambda: loop.finished("a", 10 * LIMIT),
         lambda: loop.submit("a", requests(2), 1, SAMPLING),
         lambda: loop.update_weights([], 1),
     ):
         with pytest.raises(RuntimeError, match="illegal address"):
-            ask()
+            within(ask)
     assert engine.log[-1] == ("shutdown", None)
 
 

@@ -1,9 +1,12 @@
 """Replicas that sample on: who gets a request, and whatever finishes where."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from grpo.errors import WorkerError
 from grpo.placement.errors import PlacementError
+from grpo.workers.generation import stream_group
 from grpo.workers.generation.engine_start import Engines
 from grpo.workers.generation.stream_group import StreamGroup
 from grpo.workers.protocol import Completion, Finished, GroupRequest, SamplingParams
@@ -105,10 +108,46 @@ def test_a_batch_is_sampled_beside_the_stream():
     assert streams.finished(0.0).groups == []
 
 
+def test_what_an_interrupted_batch_asked_for_is_not_anothers():
+    streams, (engine,) = group(1)
+
+    class GaveUpError(Exception):
+        pass
+
+    def interrupted(_owner, _wait_s):
+        raise GaveUpError
+
+    answer, engine.finished = engine.finished, interrupted
+    with pytest.raises(GaveUpError):
+        streams.generate([[1], [2]], 1, SAMPLING, [1, 2])
+    engine.finished = answer
+    for key in list(engine.running):
+        engine.finish(key)
+    engine.at_once = True
+    assert len(streams.generate([[3]], 1, SAMPLING, [3])) == 1
+
+
 def test_silence_is_an_error():
     streams, _ = group(2, timeout_s=-1.0)
     with pytest.raises(WorkerError, match="finished none of 2 requests"):
         streams.generate([[1], [2]], 1, SAMPLING, [1, 2])
+
+
+def test_every_answer_gives_the_others_as_long_again(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(stream_group, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    streams, (engine,) = group(1, timeout_s=4.0)
+    answer = engine.finished
+
+    def every_fourth_time(owner, wait_s):
+        clock.now += 1.5
+        if clock.now % 6.0 == 0:
+            engine.finish(max(engine.running))
+        return answer(owner, wait_s)
+
+    engine.finished = every_fourth_time
+    assert len(streams.generate([[1], [2], [3]], 1, SAMPLING, [1, 2, 3])) == 3
+    assert clock.now == 18.0
 
 
 def test_a_replica_that_fails_is_heard_at_once():

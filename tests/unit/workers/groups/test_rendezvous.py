@@ -1,18 +1,9 @@
-import socket
-
-import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from grpo.workers.groups import rendezvous
-from grpo.workers.groups.rendezvous import (
-    Membership,
-    join_process_group,
-    leave_process_group,
-    release_port,
-    reserve_port,
-)
+from grpo.tcp_store import reserve_port
+from grpo.workers.groups.rendezvous import Membership, join_process_group, leave_process_group
 
 
 def test_names_are_those_of_torchrun():
@@ -26,20 +17,6 @@ def test_names_are_those_of_torchrun():
 def test_on_loopback_the_transports_stay_there():
     environment = Membership(0, 1, 0, 0, 1, "127.0.0.1", 1).environment()
     assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("lo", "lo")
-
-
-def test_a_reserved_port_is_taken_until_it_is_used():
-    port = reserve_port("127.0.0.1")
-    assert reserve_port("127.0.0.1") != port
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", port))
-    release_port(port)
-    release_port(port)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", port))
-    for each in list(rendezvous._reserved):
-        release_port(each)
-    assert not rendezvous._reserved
 
 
 def test_without_the_variables_a_process_is_alone():

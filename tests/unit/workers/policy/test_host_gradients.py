@@ -50,6 +50,8 @@ def test_what_an_update_that_failed_has_taken_is_forgotten(mesh):
             for value in values:
                 parameter.grad = sharded(mesh, [value])
                 done()
+            if fails:
+                parameter.grad = sharded(mesh, [16.0])  # of a micro-batch that is not done
             assert not fails
 
     with pytest.raises(AssertionError):

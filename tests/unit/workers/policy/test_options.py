@@ -90,8 +90,8 @@ def test_a_kl_penalty_needs_a_reference(penalty, needed):
                     "sequence_packing": {"enabled": True, "train_mb_tokens": 70}, **backend,
                     "make_sequence_length_divisible_by": 6,
                 },
-                Packed(70, round_to=12),
-                Packed(256, round_to=12),
+                Packed(64, round_to=12),  # not 70, which a row of 70 tokens would exceed once it is widened
+                Packed(252, round_to=12),
             )
             for backend in (
                 {"dtensor_cfg": {"tensor_parallel_size": 4, "sequence_parallel": True}},
