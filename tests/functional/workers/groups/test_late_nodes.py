@@ -16,6 +16,10 @@ class JoinsLate:
     def __init__(self, session, add):
         self.is_local, self._session, self._add, self.asked = False, session, add, 0
 
+    @property
+    def lost(self):
+        return self._session.lost
+
     def nodes(self):
         self.asked += 1
         if self.asked == 2:
