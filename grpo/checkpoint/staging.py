@@ -7,21 +7,15 @@ many times the copy into it, and page-locking touches it: `prepare` has that don
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from grpo import host_memory
 from grpo.checkpoint.pieces import Piece
 from grpo.checkpoint.shards import ShardPlan, lower_priority, shard_bytes
-
-_TOUCHED_AT_ONCE = 64 * 2**20
 
 
 class StagingBuffers:
@@ -76,9 +70,9 @@ class StagingBuffers:
         present = self._buffers.get(file)
         if present is not None and present.numel() == size:
             return present
-        made = _memory(size)
+        made = host_memory.pages(size)
         if page_locked and size:
-            _page_lock(made)
+            host_memory.page_lock(made)
         return made
 
 
@@ -87,30 +81,7 @@ def _from_gpu(plan: ShardPlan) -> bool:
 
 
 def _made(sizes: Mapping[str, int], device: int | None) -> dict[str, Tensor]:
-    """Buffers all of whose memory is there; page-locked for `device` where one is given."""
-    buffers = {file: _memory(size) for file, size in sizes.items()}
-    for each in buffers.values():
-        _touch(each)
-        if device is not None and each.numel():
-            torch.cuda.set_device(device)
-            _page_lock(each)
-    return buffers
-
-
-def _memory(size: int) -> Tensor:
-    """[size] uint8, of large pages where the system has them: they are given, locked and copied to faster."""
-    if not size:
-        return torch.empty(0, dtype=torch.uint8)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a system without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
-
-
-def _touch(buffer: Tensor) -> None:
-    """Have the system give every page. Calls of ctypes release the interpreter, unlike numpy's on strided views."""
-    for start in range(0, buffer.numel(), _TOUCHED_AT_ONCE):
-        ctypes.memset(buffer.data_ptr() + start, 0, min(_TOUCHED_AT_ONCE, buffer.numel() - start))
+    return {file: host_memory.filled(size, device) for file, size in sizes.items()}
 
 
 def _views(buffer: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:
@@ -121,11 +92,3 @@ def _views(buffer: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:
         views.append(buffer[offset:end].view(piece.data.dtype).view(piece.data.shape))
         offset = end
     return views
-
-
-def _page_lock(buffer: Tensor) -> None:
-    """Register memory with CUDA. torch's pinned memory comes in powers of two, nearly twice of what is needed."""
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    address = buffer.data_ptr()
-    torch.cuda.check_error(runtime.cudaHostRegister(address, buffer.numel(), 0))
-    weakref.finalize(buffer, runtime.cudaHostUnregister, address)

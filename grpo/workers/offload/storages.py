@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, UntypedStorage
 from torch.distributed.tensor import DTensor
 
-from grpo.checkpoint import memory
+from grpo import host_memory
 
 _THREADS = 16  # that make host memory: zeroing and locking its pages takes many times the copy into it
 
@@ -70,16 +70,7 @@ class HostBuffer:
         sizes = [min(self._chunk_bytes, missing - start) for start in range(0, missing, self._chunk_bytes)]
         device = torch.cuda.current_device() if self._pinned else None
         with ThreadPoolExecutor(min(_THREADS, len(sizes), os.cpu_count() or 1), "offload-memory") as pool:
-            self._chunks += pool.map(lambda size: _chunk(size, device), sizes)
-
-
-def _chunk(size: int, device: int | None) -> Tensor:
-    made = memory.pages(size)
-    memory.touch(made)
-    if device is not None:
-        torch.cuda.set_device(device)
-        memory.page_lock(made)
-    return made
+            self._chunks += pool.map(lambda size: host_memory.filled(size, device), sizes)
 
 
 def _storage(tensor: Tensor) -> UntypedStorage:

@@ -2,7 +2,7 @@ import threading
 
 import torch
 
-from grpo.checkpoint import staging
+from grpo import host_memory
 from grpo.checkpoint.pieces import Piece, whole_pieces
 from grpo.checkpoint.shards import plan_shards, write_shards
 from grpo.checkpoint.staging import StagingBuffers
@@ -55,14 +55,14 @@ def test_a_plan_of_other_sizes_gets_buffers_of_its_own(tmp_path):
 
 
 def test_buffers_are_made_beside_other_work_and_used_by_the_first_save(tmp_path, monkeypatch):
-    gate, touched, real = threading.Event(), [], staging._touch
+    gate, touched, real = threading.Event(), [], host_memory.touch
 
     def touch(buffer):
         assert gate.wait(30)
         touched.append(buffer.data_ptr())
         real(buffer)
 
-    monkeypatch.setattr(staging, "_touch", touch)
+    monkeypatch.setattr(host_memory, "touch", touch)
     live, buffers = tensors(3), StagingBuffers()
     plan = plan_shards(whole_pieces(live), max_shard_bytes=100)
     buffers.prepare(plan)

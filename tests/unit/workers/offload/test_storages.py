@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from grpo.checkpoint import memory as host_memory
+from grpo import host_memory
 from grpo.workers.offload.storages import HostBuffer, bytes_of, storages_of
 from tests.support.pretended_ranks import lone_rank
 

@@ -1,4 +1,4 @@
-"""Memory of the CPU that tensors are copied to on their way to a file: it begins at a page, and may be page-locked."""
+"""Host memory that tensors are copied to, for an offload or a file: it begins at a page, and may be page-locked."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ import torch
 from torch import Tensor
 
 _TOUCHED_AT_ONCE = 64 * 2**20
+
+
+def filled(size: int, device: int | None) -> Tensor:
+    """[size] uint8 whose memory is all there; page-locked for the GPU `device` where one is given.
+
+    Raises RuntimeError if it cannot be page-locked.
+    """
+    buffer = pages(size)
+    touch(buffer)
+    if device is not None and size:
+        torch.cuda.set_device(device)
+        page_lock(buffer)
+    return buffer
 
 
 def pages(size: int) -> Tensor:
@@ -36,11 +49,3 @@ def page_lock(buffer: Tensor) -> None:
     address = buffer.data_ptr()
     torch.cuda.check_error(runtime.cudaHostRegister(address, buffer.numel(), 0))
     weakref.finalize(buffer, runtime.cudaHostUnregister, address)
-
-
-def copy_plain(source: Tensor, target: Tensor) -> None:
-    """Copy [n] uint8 on any device to [n] uint8 on the CPU, with this thread alone and the interpreter released."""
-    if source.is_cuda:
-        target.copy_(source)
-    else:
-        ctypes.memmove(target.data_ptr(), source.data_ptr(), source.numel())
