@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -36,7 +36,7 @@ def changes_that_fit(plan: Plan, attempt: Attempt) -> list[Change]:
     enough, a pair of any two keys; then all of the first kind with more nodes.
     """
     families = list(_families(plan))
-    alone = [found for family in families if (found := _first(iter(family), attempt)) is not None]
+    alone = [found for family in families if (found := _first(family, attempt)) is not None]
     if any(change.plan.gpus == plan.gpus for change in alone):
         return alone
     spared = _spared(list(_free_families(plan)), attempt) or (_on_more_gpus(plan, attempt) if alone else None)
@@ -62,7 +62,7 @@ def _spared(free: Sequence[Family], attempt: Attempt, fixed: tuple[str, ...] = (
     chosen = {at: family[-1] for at, family in enumerate(free) if family}
 
     def tried(values: dict[int, tuple[str, ...]]) -> Change | None:
-        return _first(iter([(*(each for at in sorted(values) for each in values[at]), *fixed)]), attempt)
+        return _first([(*(each for at in sorted(values) for each in values[at]), *fixed)], attempt)
 
     best = tried(chosen)
     if best is None:
@@ -79,19 +79,17 @@ def _spared(free: Sequence[Family], attempt: Attempt, fixed: tuple[str, ...] = (
 
 
 def _on_more_gpus(plan: Plan, attempt: Attempt) -> Change | None:
-    cluster = plan.setting.config.cluster
-    nodes = _set("cluster.num_nodes", _doubled(cluster.num_nodes, _MAX_NODES))
-    of_node = int(plan.setting.partition.gpus_per_node.value)
-    gpus = _set("cluster.gpus_per_node", _doubled(cluster.gpus_per_node, of_node)) if cluster.num_nodes == 1 else ()
-    whole = tuple((f"cluster.gpus_per_node={of_node}", *each) for each in nodes) if gpus else nodes
+    gpus, nodes = _more_gpus(plan)
+    whole = tuple((f"cluster.gpus_per_node={_of_node(plan)}", *each) for each in nodes) if gpus else nodes
+    free = list(_free_families(plan))
     for more in (*gpus, *whole):
-        found = _spared(list(_free_families(plan)), attempt, more)
+        found = _spared(free, attempt, more)
         if found is not None:
             return found
     return None
 
 
-def _first(candidates: Iterator[tuple[str, ...]], attempt: Attempt) -> Change | None:
+def _first(candidates: Iterable[tuple[str, ...]], attempt: Attempt) -> Change | None:
     for overrides in candidates:
         try:
             plan = attempt(overrides)
@@ -142,9 +140,19 @@ def _families(plan: Plan) -> Iterator[Family]:
         yield _set(
             f"{section}.pipeline_model_parallel_size", _doubled(parallel.pipeline, plan.setting.model.dimensions.layers)
         )
-    if cluster.num_nodes == 1:
-        yield _set("cluster.gpus_per_node", _doubled(node, int(plan.setting.partition.gpus_per_node.value)))
-    yield _set("cluster.num_nodes", _doubled(cluster.num_nodes, _MAX_NODES))
+    yield from _more_gpus(plan)
+
+
+def _more_gpus(plan: Plan) -> tuple[Family, Family]:
+    """More GPUs of the node, where there is one alone; more nodes."""
+    cluster = plan.setting.config.cluster
+    gpus = _doubled(cluster.gpus_per_node, _of_node(plan)) if cluster.num_nodes == 1 else []
+    return _set("cluster.gpus_per_node", gpus), _set("cluster.num_nodes", _doubled(cluster.num_nodes, _MAX_NODES))
+
+
+def _of_node(plan: Plan) -> int:
+    """GPUs that a node of the partition has."""
+    return int(plan.setting.partition.gpus_per_node.value)
 
 
 def _micro_batches(config: Config) -> Iterator[Family]:
