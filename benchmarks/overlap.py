@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -108,9 +108,21 @@ def main(
 ) -> None:
     """Exit code 1: less than the goal."""
     given = overrides or []
-    found = measured(recipe, [*given, *ASYNC, *(async_override or [])], steps, rounds, out)
-    if not only_async:
-        found = replace(found, synchronous=synchronous(recipe, [*given, *SYNC, *(sync_override or [])], steps))
+    shared = None if only_async else [*given, *SYNC, *(sync_override or [])]
+    compare(recipe, [*given, *ASYNC, *(async_override or [])], shared, steps=steps, rounds=rounds, out=out)
+
+
+def compare(
+    recipe: str, separate: Sequence[str], shared: Sequence[str] | None, *, steps: int, rounds: int, out: Path | None
+) -> NoReturn:
+    """Measure and report, with the overrides of the asynchronous run and, unless None, of the synchronous one.
+
+    Raises:
+        typer.Exit: 1 for less than the goal, else 0.
+    """
+    found = measured(recipe, separate, steps, rounds, out)
+    if shared is not None:
+        found = replace(found, synchronous=synchronous(recipe, shared, steps))
         report(found, out)
     raise typer.Exit(found.reached.median < GOAL)
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 PROMPTS = 256
 
 
 def prompts() -> list[str]:
     """Of one length, so that neither side pads."""
     return [f"question number {number:03d}:" for number in range(PROMPTS)]
+
+
+def write_prompts(file: Path) -> Path:
+    """The prompts as a JSONL file for a recipe's `data_path`."""
+    file.write_text("".join(json.dumps({"prompt": each, "answer": ""}) + "\n" for each in prompts()))
+    return file
 
 
 def even_share(text: str) -> float:

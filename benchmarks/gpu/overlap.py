@@ -5,10 +5,8 @@ Then synchronous training with both GPUs shared by policy and engines. Weights a
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +14,8 @@ import typer
 
 from benchmarks.gpu.shapes import SHAPES_BY_NAME
 from benchmarks.gpu.step import model_folder
-from benchmarks.overlap import ASYNC, GOAL, SYNC, measured, report, synchronous
-from benchmarks.peers_task import prompts
+from benchmarks.overlap import ASYNC, SYNC, compare
+from benchmarks.peers_task import write_prompts
 
 RECIPE = Path(__file__).with_name("overlap.yaml")
 SEPARATE = ("policy.generation.colocated.resources.gpus_per_node=1",)
@@ -35,11 +33,8 @@ def main(
     """Exit code 1: less than the goal."""
     with tempfile.TemporaryDirectory(prefix="grpo-overlap-") as folder:
         given = [*files(Path(folder)), *(overrides or [])]
-        found = measured(str(RECIPE), [*separate(given)], steps, rounds, out)
-        if not only_async:
-            found = replace(found, synchronous=synchronous(str(RECIPE), [*given, *SYNC], steps))
-            report(found, out)
-    raise typer.Exit(found.reached.median < GOAL)
+        shared = None if only_async else [*given, *SYNC]
+        compare(str(RECIPE), separate(given), shared, steps=steps, rounds=rounds, out=out)
 
 
 def separate(given: Sequence[str]) -> list[str]:
@@ -50,8 +45,7 @@ def separate(given: Sequence[str]) -> list[str]:
 def files(folder: Path) -> list[str]:
     """Make what the recipe cannot name: the model's folder and the prompts."""
     model = model_folder(SHAPES_BY_NAME["1b"], folder / "model")
-    data = folder / "prompts.jsonl"
-    data.write_text("".join(json.dumps({"prompt": each, "answer": ""}) + "\n" for each in prompts()))
+    data = write_prompts(folder / "prompts.jsonl")
     return [f"policy.model_name={model}", f"data.train.data_path={data}", "policy.generation.backend=vllm"]
 
 

@@ -20,7 +20,7 @@ import torch
 from benchmarks.gpu.shapes import SHAPES_BY_NAME, Shape
 from benchmarks.gpu.step import model_folder
 from benchmarks.paired import Block, ratios
-from benchmarks.peers_task import prompts
+from benchmarks.peers_task import write_prompts
 from benchmarks.side import Side, SideError
 
 OURS, TRL = "ours", "TRL"
@@ -54,8 +54,7 @@ def main() -> int:
 def side_commands(folder: Path, out: Path, overrides: list[str]) -> dict[str, list[str]]:
     """Command lines of both sides on one model with random weights."""
     model = weights_folder(folder / "model")
-    data = folder / "prompts.jsonl"
-    data.write_text("".join(json.dumps({"prompt": each, "answer": ""}) + "\n" for each in prompts()))
+    data = write_prompts(folder / "prompts.jsonl")
     return {
         OURS: [
             sys.executable, "-m", "benchmarks.gpu.peers_ours", "--model", str(model), "--prompts", str(data),

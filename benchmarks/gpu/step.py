@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.gpu.shapes import Shape
 from benchmarks.paired import Spread
-from benchmarks.peers_task import prompts
+from benchmarks.peers_task import write_prompts
 from grpo.models.shipped import SHAPES
 
 RECIPE = Path(__file__).with_name("step.yaml")
@@ -31,8 +31,7 @@ def overhead(
     output if it fails, or none of them does.
     """
     model = model_folder(shape, folder / "model")
-    data = folder / "prompts.jsonl"
-    data.write_text("".join(json.dumps({"prompt": each, "answer": ""}) + "\n" for each in prompts()))
+    data = write_prompts(folder / "prompts.jsonl")
     command = [
         sys.executable, "-m", "grpo", "train", str(RECIPE), "--fresh", f"policy.model_name={model}",
         f"policy.generation.backend={engine}", f"data.train.data_path={data}", f"logger.log_dir={folder / 'run'}",
