@@ -11,38 +11,41 @@ from tests.support.dense_policy import gradients_of_train, make, relative_error
 from tests.support.policy import VOCABULARY, random_batch, tiny_model, whole_state
 from tests.support.rollouts import RecordingGenerator
 
+WEIGHT = "model.layers.0.mlp.down_proj.weight"
 
-def test_bfloat16_masters_keep_updates_that_bfloat16_would_swallow():
+
+def bfloat16_policy(lr):
+    """All of `WEIGHT` is 0.02."""
     model = tiny_model()
     with torch.no_grad():
         model.model.layers[0].mlp.down_proj.weight.fill_(0.02)
-    settings = {"lr": 1e-6, "weight_decay": 0.0}
-    policy = make(model, policy={"precision": "bfloat16", "optimizer": {"kwargs": settings}})
-    start = dict(whole_state(policy)[0])["model.model.layers.0.mlp.down_proj.weight"].clone()
-    rounded = dict(policy.export_weights())["model.layers.0.mlp.down_proj.weight"].clone()
+    settings = {"lr": lr, "weight_decay": 0.0}
+    return make(model, policy={"precision": "bfloat16", "optimizer": {"kwargs": settings}})
+
+
+def test_bfloat16_masters_keep_updates_that_bfloat16_would_swallow():
+    policy = bfloat16_policy(1e-6)
+    start = dict(whole_state(policy)[0])[f"model.{WEIGHT}"].clone()
+    rounded = dict(policy.export_weights())[WEIGHT].clone()
     for _ in range(3):
         policy.train(random_batch())
-    moved = whole_state(policy)[0]["model.model.layers.0.mlp.down_proj.weight"] - start
+    moved = whole_state(policy)[0][f"model.{WEIGHT}"] - start
     assert moved.abs().max() == pytest.approx(3e-6, rel=0.1)  # Adam's first steps are of the learning rate's size
-    now = dict(policy.export_weights())["model.layers.0.mlp.down_proj.weight"]
+    now = dict(policy.export_weights())[WEIGHT]
     assert now.dtype == torch.bfloat16
     assert torch.equal(now, rounded)  # 3e-6 is less than half of bfloat16's spacing there
 
 
 def test_updates_that_bfloat16_would_swallow_one_by_one_add_up_and_reach_the_engine():
     """Fault c9: 0.02 and eight times 1e-5 is another bfloat16 number; 0.02 rounded after each addition is not."""
-    model = tiny_model()
-    with torch.no_grad():
-        model.model.layers[0].mlp.down_proj.weight.fill_(0.02)
-    settings = {"lr": 1e-5, "weight_decay": 0.0}
-    policy = make(model, policy={"precision": "bfloat16", "optimizer": {"kwargs": settings}})
-    name, engine, timer = "model.layers.0.mlp.down_proj.weight", RecordingGenerator(), PhaseTimer()
+    policy = bfloat16_policy(1e-5)
+    engine, timer = RecordingGenerator(), PhaseTimer()
     refit = LocalRefit(policy, engine)
     for _ in range(9):
         with timer.step():
             refit.ensure_current(timer)
         policy.train(random_batch())
-    arrived = [weights[name] for _, weights in engine.received]
+    arrived = [weights[WEIGHT] for _, weights in engine.received]
     assert len(arrived) == 9
     assert torch.equal(arrived[3], arrived[0])
     assert (arrived[8] != arrived[0]).float().mean() > 0.25  # in the direction in which the next number is nearer
