@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.functional.workers.groups.conftest import gone
+from tests.functional.workers.groups.conftest import gone, told
 from tests.support.small_run import SMALL
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray-own")]
@@ -35,7 +35,7 @@ def test_a_killed_run_leaves_no_process(tmp_path, backend):
         try:
             wait_for_a_step(tmp_path / "run", process)
             started = psutil.Process(process.pid).children(recursive=True)
-            names = [each.name() for each in started]
+            names = told(started, psutil.Process.name)
             assert "raylet" in names
             assert sum(name.startswith("ray::") for name in names) >= 3, names  # two ranks and the engine
         finally:

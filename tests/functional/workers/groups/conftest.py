@@ -52,10 +52,16 @@ def _runs(pid: int) -> bool:
         return False
 
 
+def told(processes, ask):
+    """What `ask` finds of each process that is still there: some of Ray's end by themselves at any moment."""
+    found = []
+    for each in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(ask(each))
+    return found
+
+
 def ranks_of_this_process() -> list[int]:
     """Processes of ranks that this process or a Ray of its own has started."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found += [process.pid] if process.name().startswith("ray::RankHost") else []
-    return found
+    named = told(psutil.Process().children(recursive=True), lambda each: (each.pid, each.name()))
+    return [pid for pid, name in named if name.startswith("ray::RankHost")]
